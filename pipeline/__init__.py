@@ -1,0 +1,1 @@
+"""FAFO: lossy KV cache compression for lossless inference acceleration (ICML 2026)."""

@@ -1,0 +1,29 @@
+"""StreamingLLM: attention sinks and the most recent tokens."""
+
+from typing import Annotated
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from pipeline.fafo.selectors.base import Choice, LayerView, Selector
+
+
+@dataclass(frozen=True, config={"extra": "forbid", "strict": True})
+class StreamLLM(Selector):
+    """The first `num_init` and the last `num_local` cache positions, alike in all layers and heads.
+
+    Source: Xiao et al., "Efficient Streaming Language Models with Attention Sinks", ICLR 2024.
+    Deviation: keys keep their absolute rotary positions, since the full cache needs them; only guesses are affected.
+    Cost: two views per step, nothing copied.
+    """
+
+    num_init: Annotated[int, Field(ge=0)] = 4
+    num_local: Annotated[int, Field(ge=1)] = 252
+
+    def choose(self, view: LayerView, query: Tensor, keys: Tensor) -> Choice:
+        length = keys.shape[2]
+        local_start = length - self.num_local
+        if local_start <= self.num_init:
+            return [slice(0, length)]
+        return [slice(0, self.num_init), slice(local_start, length)]

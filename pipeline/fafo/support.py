@@ -1,0 +1,34 @@
+"""Which models the decoder can decode losslessly, decided from the config before any weights are loaded."""
+
+from transformers import PretrainedConfig
+
+from pipeline.errors import UserError
+
+SUPPORTED_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
+
+
+def check_model(config: PretrainedConfig) -> None:
+    """Raise `UserError` unless every layer is full attention whose cache entries can be masked and rolled back.
+
+    Other architectures would run without an error and give other text: attention sinks, soft-capped scores, sliding
+    windows and recurrent states all need more than keys and values by position. So the list holds what is tested.
+    """
+    name = f"model type {config.model_type!r}"
+    if config.model_type not in SUPPORTED_MODEL_TYPES:
+        raise UserError(f"{name} is not supported: FAFO decodes {', '.join(SUPPORTED_MODEL_TYPES)} models")
+    other_layers = set(getattr(config, "layer_types", None) or []) - {"full_attention"}
+    if other_layers:
+        raise UserError(f"{name} with {', '.join(sorted(other_layers))} layers is not supported: only full attention is")
+    if getattr(config, "sliding_window", None) is not None:
+        raise UserError(
+            f"{name} with sliding_window={config.sliding_window} is not supported: entries outside the window can't "
+            "be rolled back; use a model whose config has sliding_window null"
+        )
+    rope_type = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rope_type == "longrope":
+        raise UserError(f"{name} with rope_type 'longrope' is not supported: its keys change with the length of the text")
+
+
+def context_limit(config: PretrainedConfig) -> int | None:
+    """Most tokens of prompt and output together, None if the config names no limit."""
+    return getattr(config, "max_position_embeddings", None)
