@@ -20,7 +20,9 @@ from pipeline.fafo.selectors.base import KeyValues, LayerView
 
 ATTENTION_NAME = "fafo"
 
-Partial = tuple[Tensor, Tensor]  # attention over some of the keys [batch, heads, rows, head_dim], log-sum-exp [.., rows]
+Partial = tuple[
+    Tensor, Tensor
+]  # attention over some of the keys [batch, heads, rows, head_dim], log-sum-exp [.., rows]
 
 
 @dataclass
@@ -66,7 +68,8 @@ def fafo_attention(
         raise ValueError('attention "fafo" works only inside FAFO\'s decoding loop: it needs the argument fafo_step')
     cache, layout = fafo_step.cache, fafo_step.layout
     n_rows = query.shape[2]
-    keys, values = cache.append(module.layer_idx, key, value)
+    layer = int(module.layer_idx)  # type: ignore[arg-type]  # every attention module has one
+    keys, values = cache.append(layer, key, value)
     if n_rows == 1:
         output, _ = attend(query, (keys, values), scaling)
         return output.transpose(1, 2), None
@@ -81,8 +84,8 @@ def fafo_attention(
     out, lse = attend(query, new, scaling, mask=fafo_step.mask(query))
     outputs = [see(query[:, :, :n_verify], committed, (out[:, :, :n_verify], lse[:, :, :n_verify]), scaling)]
     if n_verify < n_rows:
-        keys, values = cache.entries(module.layer_idx)
-        selected = fafo_step.views[module.layer_idx].select(query[:, :, :1], keys, values)
+        keys, values = cache.entries(layer)
+        selected = fafo_step.views[layer].select(query[:, :, :1], keys, values)
         outputs.append(see(query[:, :, n_verify:], selected, (out[:, :, n_verify:], lse[:, :, n_verify:]), scaling))
     return torch.cat(outputs, dim=2).transpose(1, 2), None
 

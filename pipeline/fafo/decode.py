@@ -194,7 +194,9 @@ def _check_prompt(prompt_ids: list[int], model: PreTrainedModel) -> None:
         raise UserError("the prompt is empty: decoding needs at least one token")
     n_vocabulary = model.config.vocab_size
     if not 0 <= min(prompt_ids) <= max(prompt_ids) < n_vocabulary:
-        raise UserError(f"the prompt has token ids from {min(prompt_ids)} to {max(prompt_ids)}: right are 0 to {n_vocabulary - 1}")
+        raise UserError(
+            f"the prompt has token ids from {min(prompt_ids)} to {max(prompt_ids)}: right are 0 to {n_vocabulary - 1}"
+        )
     limit = context_limit(model.config)
     if limit is not None and len(prompt_ids) >= limit:
         raise UserError(f"the prompt has {len(prompt_ids)} tokens: the model takes {limit}, new ones included")

@@ -30,12 +30,12 @@ class Layout:
     logit_rows: list[int]
 
 
-def lay_out(tree: GuessTree, window: JacobiWindow, position: int, max_position: int | None) -> Layout:
+def lay_out(tree: GuessTree, window: JacobiWindow, position: int, n_positions: int | None) -> Layout:
     """Put the rows of one step together.
 
     Args:
         position: the root's.
-        max_position: last position that the model knows. Window rows beyond it are clipped to it, which may only
+        n_positions: how many positions the model knows. Window rows beyond the last are clipped to it, which may only
             worsen guesses; guess rows never get there.
     """
     n_verify = len(tree)
@@ -45,15 +45,15 @@ def lay_out(tree: GuessTree, window: JacobiWindow, position: int, max_position: 
         first = 1 if r == 0 else 0
         tokens += row[first:]
         positions += range(position + r + first, position + r + len(row))
-    if max_position is not None and positions[-1] > max_position:
-        positions = [min(p, max_position) for p in positions]
+    if n_positions is not None and positions[-1] >= n_positions:
+        positions = [min(p, n_positions - 1) for p in positions]
 
     n_rows = len(tokens)
     visible = np.zeros((n_rows, n_rows), dtype=np.bool_)
     visible[:, 0] = True
-    for row in range(1, n_verify):
-        visible[row] = visible[tree.parents[row]]
-        visible[row, row] = True
+    for guess_row in range(1, n_verify):
+        visible[guess_row] = visible[tree.parents[guess_row]]
+        visible[guess_row, guess_row] = True
     visible[n_verify:, n_verify:] = _window_visibility(len(window.rows), window.width)
 
     last_window_row = list(range(n_rows - window.width, n_rows))

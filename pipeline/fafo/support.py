@@ -18,7 +18,9 @@ def check_model(config: PretrainedConfig) -> None:
         raise UserError(f"{name} is not supported: FAFO decodes {', '.join(SUPPORTED_MODEL_TYPES)} models")
     other_layers = set(getattr(config, "layer_types", None) or []) - {"full_attention"}
     if other_layers:
-        raise UserError(f"{name} with {', '.join(sorted(other_layers))} layers is not supported: only full attention is")
+        raise UserError(
+            f"{name} with {', '.join(sorted(other_layers))} layers is not supported: only full attention is"
+        )
     if getattr(config, "sliding_window", None) is not None:
         raise UserError(
             f"{name} with sliding_window={config.sliding_window} is not supported: entries outside the window can't "
@@ -26,7 +28,9 @@ def check_model(config: PretrainedConfig) -> None:
         )
     rope_type = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rope_type == "longrope":
-        raise UserError(f"{name} with rope_type 'longrope' is not supported: its keys change with the length of the text")
+        raise UserError(
+            f"{name} with rope_type 'longrope' is not supported: its keys change with the length of the text"
+        )
 
 
 def context_limit(config: PretrainedConfig) -> int | None:

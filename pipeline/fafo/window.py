@@ -21,6 +21,7 @@ class JacobiWindow:
 
     @property
     def is_full(self) -> bool:
+        """Whether the window has all its rows."""
         return len(self.rows) == self.level - 1
 
     @property
@@ -50,7 +51,10 @@ class JacobiWindow:
             return
         rows = [*self.rows, list(new)]
         if self.is_full:
-            width, n_gone = self.window, n_accepted  # each row takes its successor's place, one position further right
+            width, n_gone = (
+                self.window,
+                n_accepted,
+            )  # each row takes its successor's place, one position further right
             rows = rows[1:]
         else:
             width, n_gone = self.width - 1, n_accepted + 1

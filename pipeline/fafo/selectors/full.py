@@ -15,4 +15,5 @@ class Full(Selector):
     """
 
     def choose(self, view: LayerView, query: Tensor, keys: Tensor) -> Choice:
+        """Choose all. See `Selector.choose`."""
         return [slice(0, keys.shape[2])]

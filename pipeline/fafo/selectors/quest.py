@@ -29,6 +29,7 @@ class Quest(Selector):
     update_interval: Annotated[int, Field(ge=1)] = 8
 
     def choose(self, view: LayerView, query: Tensor, keys: Tensor) -> Choice:
+        """Choose pages by their bounds. See `Selector.choose`."""
         length = keys.shape[2]
         n_pages = -(-length // self.page_size)
         if n_pages <= self.top_k:

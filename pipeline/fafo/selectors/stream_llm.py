@@ -22,6 +22,7 @@ class StreamLLM(Selector):
     num_local: Annotated[int, Field(ge=1)] = 252
 
     def choose(self, view: LayerView, query: Tensor, keys: Tensor) -> Choice:
+        """Choose two slices. See `Selector.choose`."""
         length = keys.shape[2]
         local_start = length - self.num_local
         if local_start <= self.num_init:

@@ -1,0 +1,1 @@
+"""Standard auto-regressive decoding, the speed reference."""

@@ -1,0 +1,1 @@
+"""What every method shares: configs, model loading, the dataset loop and the record of a run."""

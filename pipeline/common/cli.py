@@ -1,0 +1,101 @@
+"""The command line that all methods share."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pipeline.errors import UserError
+
+
+def main(method: str, argv: Sequence[str] | None = None) -> int:
+    """Run `pipeline/<method>/main.py`; return its exit code.
+
+    0: done. 1: a fault of this program. 2: something the user can put right, in one line. 130: interrupted.
+    """
+    args = _parser(method).parse_args(argv)
+    try:
+        return _run(method, args)
+    except KeyboardInterrupt:
+        _say("interrupted: run the same command again to resume")
+        return 130
+
+
+def _parser(method: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"pipeline/{method}/main.py",
+        description=f"Decode a dataset's prompts with method {method!r}; record speed, outputs and scores. "
+        "A run that was stopped resumes when the same command is given again.",
+    )
+    parser.add_argument("--exp_desc", required=True, help="a name for the run, kept in its record")
+    parser.add_argument(
+        "--pipeline_config_dir", required=True, type=Path, metavar="FILE",
+        help=f"JSON file with pipeline_params: model and settings (config/pipeline_config/{method}/..)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--eval_config_dir", required=True, type=Path, metavar="FILE",
+        help="JSON file with eval_params: the dataset (config/eval_config/..)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--output_folder_dir", required=True, type=Path, metavar="FOLDER",
+        help="where results go; made if needed, resumed if it holds this run, refused if it holds another",
+    )  # fmt: skip
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
+        help="replace a config value: pipeline_params.window=7, eval_params.dataset_path=.. (repeatable)",
+    )  # fmt: skip
+    parser.add_argument("--limit", metavar="N", help="run the first N prompts only (eval_params.max_prompts)")
+    return parser
+
+
+def _run(method: str, args: argparse.Namespace) -> int:
+    # Imported here because torch and transformers take seconds, which --help need not wait for.
+    import logging
+
+    import torch
+
+    from pipeline.common.access import redact
+    from pipeline.common.logs import log_to_console
+
+    log_to_console()
+    try:
+        _run_experiment(method, args)
+        return 0
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        return _fail(redact(f"out of memory: {error}; use a smaller model, dtype or n_new_tokens"))
+    except (UserError, OSError) as error:
+        return _fail(redact(str(error)))
+    except Exception:
+        logging.getLogger(__name__).exception("a fault of this program")
+        _say("error: a fault of this program; the traceback is in the log above")
+        return 1
+
+
+def _run_experiment(method: str, args: argparse.Namespace) -> None:
+    from pipeline.common.config import Override, load_experiment, parse_override
+    from pipeline.common.json_file import parse_value
+
+    overrides = [parse_override(text) for text in args.overrides]
+    if args.limit is not None:
+        max_prompts = parse_value(args.limit)
+        overrides.append(Override(f"--limit {args.limit}", ("eval_params", "max_prompts"), max_prompts))
+    experiment = load_experiment(args.pipeline_config_dir, args.eval_config_dir, overrides)
+    if experiment.pipeline.method != method:
+        other = experiment.pipeline.method
+        raise UserError(
+            f'{args.pipeline_config_dir}: pipeline_params.method: found "{other}"; here it is "{method}"; '
+            f"run pipeline/{other}/main.py"
+        )
+
+    from pipeline.common.experiment import run_experiment
+
+    run_experiment(experiment, args.exp_desc, args.output_folder_dir.absolute())
+
+
+def _fail(message: str) -> int:
+    _say("error: " + " ".join(message.split()))
+    return 2
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")

@@ -1,0 +1,205 @@
+"""Reading the two JSON files that define an experiment, with overrides, and saying what is wrong."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import is_pydantic_dataclass
+
+from pipeline.common.json_file import JsonFile, parse_value, read_json
+from pipeline.common.schemas import (
+    BaselineParams,
+    EvalFile,
+    EvalParams,
+    FafoParams,
+    Management,
+    SubDir,
+    suggest,
+)
+from pipeline.errors import UserError
+from pipeline.fafo.decode import DecodeSettings
+from pipeline.fafo.selectors import SELECTORS, Full, Selector
+
+
+@dataclass(frozen=True)
+class Override:
+    """One `--set` (or `--limit`) from the command line; it replaces a value of one of the two files."""
+
+    option: str  # as typed, for errors
+    path: tuple[str, ...]
+    value: Any
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Both configs, checked, with overrides applied."""
+
+    pipeline: BaselineParams | FafoParams
+    selector: Selector
+    eval: EvalParams
+    sub_dir: SubDir
+    pipeline_file: JsonFile
+    eval_file: JsonFile
+
+    def pipeline_params(self) -> dict[str, Any]:
+        """The effective `pipeline_params`, the selector's included, as they are recorded."""
+        selector = TypeAdapter(type(self.selector)).dump_python(self.selector, mode="json")
+        return self.pipeline.model_dump() | selector
+
+    def decode_settings(self, eos_token_ids: tuple[int, ...]) -> DecodeSettings:
+        """What the decoding loop needs of it; a baseline leaves the loop's defaults: plain decoding."""
+        names = {field.name for field in fields(DecodeSettings)}
+        shared = {name: value for name, value in self.pipeline.model_dump().items() if name in names}
+        return DecodeSettings(**shared, selector=self.selector, eos_token_ids=eos_token_ids)
+
+
+def parse_override(text: str) -> Override:
+    """Read `a.b=value`; the value is JSON, or else a string.
+
+    Raises:
+        UserError: there is no "=", or the key does not start with pipeline_params, eval_params or management.
+    """
+    key, equals, value = text.partition("=")
+    path = tuple(key.strip().split("."))
+    if not equals or len(path) < 2 or not all(path):
+        raise UserError(f"--set {text}: should look like pipeline_params.window=7")
+    if path[0] not in ("pipeline_params", "eval_params", "management"):
+        raise UserError(f"--set {text}: the key should start with pipeline_params, eval_params or management")
+    return Override(f"--set {text}", path, parse_value(value.strip()))
+
+
+def load_experiment(pipeline_path: Path, eval_path: Path, overrides: Sequence[Override] = ()) -> Experiment:
+    """Read and check both configs.
+
+    Raises:
+        UserError: anything is wrong with a file or an override; one line names file, key, value and remedy.
+    """
+    pipeline_file, eval_file = read_json(pipeline_path), read_json(eval_path)
+    of_pipeline = [o for o in overrides if o.path[0] == "pipeline_params"]
+    of_eval = [o for o in overrides if o.path[0] != "pipeline_params"]
+    pipeline, selector = _Checker(pipeline_file, of_pipeline).pipeline()
+    eval_config = _Checker(eval_file, of_eval).eval()
+    return Experiment(
+        pipeline, selector, eval_config.eval_params, eval_config.management.sub_dir, pipeline_file, eval_file
+    )
+
+
+class _Checker:
+    """Checks one file; knows enough about where values came from to say so."""
+
+    def __init__(self, file: JsonFile, overrides: Sequence[Override]) -> None:
+        self.file = file
+        self.overrides = overrides
+        self.data = json.loads(json.dumps(file.data))
+        for override in overrides:
+            self._apply(override)
+
+    def _apply(self, override: Override) -> None:
+        target = self.data
+        for name in override.path[:-1]:
+            target = target.setdefault(name, {})
+            if not isinstance(target, dict):
+                raise UserError(f"{override.option}: {name} holds no further keys in {self.file.path}")
+        target[override.path[-1]] = override.value
+
+    def eval(self) -> EvalFile:
+        try:
+            return EvalFile(**self.data)
+        except ValidationError as error:
+            raise self._explain([error], EvalFile.model_fields) from None
+
+    def pipeline(self) -> tuple[BaselineParams | FafoParams, Selector]:
+        for key in self.data.keys() - {"pipeline_params"}:
+            raise self._error((key,), f"unknown key{suggest(key, ['pipeline_params'])}")
+        params = self.data.get("pipeline_params")
+        if not isinstance(params, dict):
+            raise self._error(("pipeline_params",), f"found {_show(params)}; it should be an object")
+        method = params.get("method")
+        if method == "fafo":
+            return self._fafo(params)
+        if method == "baseline":
+            return self._baseline(params), Full()
+        message = f'found {_show(method)}; it should be "fafo" or "baseline"'
+        raise self._error(("pipeline_params", "method"), message)
+
+    def _baseline(self, params: dict[str, Any]) -> BaselineParams:
+        try:
+            return BaselineParams(**params)
+        except ValidationError as error:
+            raise self._explain([error], BaselineParams.model_fields, ("pipeline_params",)) from None
+
+    def _fafo(self, params: dict[str, Any]) -> tuple[FafoParams, Selector]:
+        """Split the keys: those of no schema of ours belong to the selector, whose class checks them."""
+        selector_class = self._selector_class(params.get("kv_method"))
+        common = {key: value for key, value in params.items() if key in FafoParams.model_fields}
+        rest = {key: value for key, value in params.items() if key not in FafoParams.model_fields}
+        errors: list[ValidationError] = []
+        try:
+            fafo = FafoParams(**common)
+        except ValidationError as error:
+            errors.append(error)
+        try:
+            selector = selector_class(**rest)
+        except ValidationError as error:
+            errors.append(error)
+        if errors:
+            known = [*FafoParams.model_fields, *signature(selector_class).parameters]
+            raise self._explain(errors, known, ("pipeline_params",))
+        return fafo, selector
+
+    def _selector_class(self, name: Any) -> type[Selector]:
+        """The class that `kv_method` names: one of ours, or a user's own as "module:Class"."""
+        where = ("pipeline_params", "kv_method")
+        if isinstance(name, str) and ":" in name:
+            module, _, class_name = name.partition(":")
+            try:
+                found = getattr(import_module(module), class_name)
+            except (ImportError, AttributeError, ValueError) as error:
+                raise self._error(where, f"found {_show(name)}, which can't be imported: {error}") from None
+            if isinstance(found, type) and is_pydantic_dataclass(found) and issubclass(found, Selector):
+                return found
+            raise self._error(where, f"found {_show(name)}, which is not a pydantic dataclass and a Selector")
+        if not isinstance(name, str) or name not in SELECTORS:
+            hint = suggest(name if isinstance(name, str) else "", SELECTORS)
+            raise self._error(where, f"found {_show(name)}, which names no selector{hint}")
+        return SELECTORS[name]
+
+    def _explain(self, errors: list[ValidationError], known: Iterable[str], prefix: tuple[str, ...] = ()) -> UserError:
+        """What pydantic found, in one line; a misspelt key first, since it also makes another one missing."""
+        details = [detail for error in errors for detail in error.errors(include_url=False)]
+        unknown = ("extra_forbidden", "unexpected_keyword_argument")
+        detail = next((d for d in details if d["type"] in unknown), details[0])
+        path = prefix + tuple(str(part) for part in detail["loc"])
+        if detail["type"] in unknown:
+            return self._error(path, f"unknown key{suggest(path[-1], _siblings(path, known))}")
+        if detail["type"] in ("missing", "missing_argument"):
+            return self._error(path, "missing; this key is required")
+        message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        return self._error(path, f"found {_show(detail['input'])}; {message}")
+
+    def _error(self, path: tuple[str, ...], message: str) -> UserError:
+        touched = (o for o in reversed(self.overrides) if path[: len(o.path)] == o.path[: len(path)])
+        option = next((o.option for o in touched), None)
+        source = f"{self.file.path} with {option}" if option else str(self.file.path)
+        return UserError(f"{source}: {'.'.join(path)}: {message}")
+
+
+def _siblings(path: tuple[str, ...], known: Iterable[str]) -> Iterable[str]:
+    """The keys that could stand where the unknown one does."""
+    nested = {
+        "eval_params": EvalParams.model_fields,
+        "management": Management.model_fields,
+        "sub_dir": SubDir.model_fields,
+    }
+    return nested.get(path[-2], known) if len(path) > 1 else known
+
+
+def _show(value: Any) -> str:
+    """A value as JSON, cut to fit a line."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 80 else text[:77] + "..."

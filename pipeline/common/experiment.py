@@ -1,0 +1,175 @@
+"""One run: load everything, then decode, score and record prompt by prompt."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+from eval import DATASETS, Sample
+from pipeline.common.config import Experiment
+from pipeline.common.hardware import describe_environment
+from pipeline.common.logs import adopt_library_logs, log_to_file
+from pipeline.common.models import LoadedModel, load_model
+from pipeline.common.paths import from_root
+from pipeline.common.records import Fingerprint, PromptResult, summarize
+from pipeline.common.results import RunFolder
+from pipeline.common.schemas import LOG_NAME
+from pipeline.common.seeds import seed_everything
+from pipeline.errors import UserError
+from pipeline.fafo.decode import DecodeSettings, Generation, generate
+from pipeline.fafo.selectors import Full
+from pipeline.fafo.support import context_limit
+
+log = logging.getLogger(__name__)
+
+_WARM_UP_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A sample and the token ids that the model gets for it."""
+
+    sample: Sample
+    token_ids: list[int]
+
+
+def run_experiment(experiment: Experiment, exp_desc: str, output_folder: Path) -> None:
+    """Run or resume an experiment; writes nothing until configs, dataset, model and prompts are found good.
+
+    Raises:
+        UserError: something the user can put right.
+    """
+    adopt_library_logs()
+    samples = _load_samples(experiment)
+    folder = RunFolder(output_folder, experiment, exp_desc, fingerprint(samples), [sample.id for sample in samples])
+    folder.inspect()
+    if folder.complete:
+        log.info("%s: complete already, nothing to do", folder.path)
+        return
+    if not folder.pending:
+        with folder.open(environment=None):
+            _finish(folder)
+        return
+    seed_everything(experiment.pipeline.seed)
+    loaded = load_model(experiment.pipeline)
+    settings = experiment.decode_settings(loaded.eos_token_ids)
+    pending = set(folder.pending)
+    prompts = encode_prompts([sample for sample in samples if sample.id in pending], loaded)
+    _warm_up(loaded, prompts[0], settings)
+    with (
+        folder.open(describe_environment(loaded.model.device, loaded.model.dtype)),
+        log_to_file(folder.path / LOG_NAME),
+    ):
+        log.info("%s: %d prompts, %d of them done already", exp_desc, len(samples), len(folder.results))
+        pending = set(folder.pending)  # another process may have been here while the model was loading
+        _run_prompts(folder, [p for p in prompts if p.sample.id in pending], loaded, settings)
+        _finish(folder)
+
+
+def fingerprint(samples: Sequence[Sample]) -> Fingerprint:
+    """Identify the rows that a run answers."""
+    rows = json.dumps([asdict(sample) for sample in samples], sort_keys=True)
+    return Fingerprint(n_rows=len(samples), sha256=hashlib.sha256(rows.encode()).hexdigest())
+
+
+def encode_prompts(samples: Sequence[Sample], loaded: LoadedModel) -> list[Prompt]:
+    """Tokenize samples: through the chat template if the tokenizer has one, else as plain text.
+
+    Raises:
+        UserError: a prompt is empty, or leaves the model no room for a new token.
+    """
+    limit = context_limit(loaded.model.config)
+    prompts = [Prompt(sample, _encode(sample, loaded)) for sample in samples]
+    for prompt in prompts:
+        if not prompt.token_ids:
+            raise UserError(f"prompt {prompt.sample.id}: has no tokens; a prompt needs at least one")
+        if limit is not None and len(prompt.token_ids) >= limit:
+            raise UserError(
+                f"prompt {prompt.sample.id}: has {len(prompt.token_ids)} tokens; the model takes {limit}, "
+                "new ones included; leave the prompt out or use a model with a longer context"
+            )
+    return prompts
+
+
+def _load_samples(experiment: Experiment) -> list[Sample]:
+    params = experiment.eval
+    path = from_root(params.dataset_path) if params.dataset_path else None
+    return DATASETS[params.dataset].load(path)[: params.max_prompts]
+
+
+def _encode(sample: Sample, loaded: LoadedModel) -> list[int]:
+    tokenizer = loaded.tokenizer
+    if tokenizer.chat_template is None:
+        return tokenizer(sample.text)["input_ids"]
+    text = tokenizer.apply_chat_template(list(sample.messages), add_generation_prompt=True, tokenize=False)
+    return tokenizer(text, add_special_tokens=False)["input_ids"]  # the template writes them out
+
+
+def _warm_up(loaded: LoadedModel, prompt: Prompt, settings: DecodeSettings) -> None:
+    """Decode a few tokens untimed: first calls allocate and compile. What fails does so before we write."""
+    short = replace(settings, n_new_tokens=min(settings.n_new_tokens, _WARM_UP_TOKENS))
+    generate(loaded.model, prompt.token_ids, short)
+
+
+def _run_prompts(folder: RunFolder, prompts: Sequence[Prompt], loaded: LoadedModel, settings: DecodeSettings) -> None:
+    dataset = DATASETS[folder.experiment.eval.dataset]
+    n_done = len(folder.results)
+    with logging_redirect_tqdm(), tqdm(total=n_done + len(prompts), initial=n_done, unit="prompt") as bar:
+        for prompt in prompts:
+            generation = generate(loaded.model, prompt.token_ids, settings)
+            text = str(loaded.tokenizer.decode(generation.token_ids, skip_special_tokens=True))
+            folder.append(_result(prompt.sample.id, generation, text, dataset.score(prompt.sample, text)))
+            so_far = summarize(folder.results, dataset.metric)
+            bar.set_postfix_str(f"{so_far.throughput:.1f} tokens/s, tau {so_far.tau:.2f}", refresh=False)
+            bar.update()
+
+
+def _result(sample_id: str, generation: Generation, text: str, score: float | None) -> PromptResult:
+    return PromptResult(
+        id=sample_id,
+        output_text=text,
+        output_token_ids=generation.token_ids,
+        n_prompt_tokens=generation.n_prompt_tokens,
+        n_new_tokens=len(generation.token_ids),
+        n_steps=len(generation.accepted_lengths),
+        accepted_lengths=generation.accepted_lengths,
+        prefill_seconds=generation.prefill_seconds,
+        decode_seconds=generation.decode_seconds,
+        stop_reason=generation.stop_reason,
+        score=score,
+        cache_tokens=generation.cache_tokens,
+        window_cache_tokens=generation.window_cache_tokens,
+    )
+
+
+def _finish(folder: RunFolder) -> None:
+    summary = summarize(folder.results, DATASETS[folder.experiment.eval.dataset].metric)
+    folder.finish(summary)
+    _warn_if_uncompressed(folder)
+    log.info(
+        "%d prompts, %d tokens: %.1f tokens/s, tau %.2f, %s %s; written to %s",
+        summary.n_prompts,
+        summary.n_new_tokens,
+        summary.throughput,
+        summary.tau,
+        summary.metric,
+        "none" if summary.score is None else f"{summary.score:.3f}",
+        folder.path,
+    )
+
+
+def _warn_if_uncompressed(folder: RunFolder) -> None:
+    """A run in which the window branch always saw the whole cache must not pass for a compressed one."""
+    if isinstance(folder.experiment.selector, Full):
+        return
+    windowed = [r for r in folder.results if r.window_cache_tokens is not None]
+    if windowed and all(r.window_cache_tokens == r.cache_tokens for r in windowed):
+        log.warning(
+            "nothing was compressed: no context was longer than what %s keeps, so window rows saw all of it",
+            folder.experiment.pipeline_params()["kv_method"],
+        )

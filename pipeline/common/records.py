@@ -1,0 +1,139 @@
+"""Schemas of a run folder's records, and the summary computed from them."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pipeline.common.schemas import SubDir
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class PromptResult(_Record):
+    """One line of raw_results.jsonl: what `Generation` has, with the decoded text and its score."""
+
+    id: str
+    output_text: str
+    output_token_ids: list[int]
+    n_prompt_tokens: int = Field(ge=1)
+    n_new_tokens: int = Field(ge=1)
+    n_steps: int = Field(ge=1)
+    accepted_lengths: list[int]  # new tokens of each decoding step
+    prefill_seconds: float = Field(ge=0)
+    decode_seconds: float = Field(ge=0)
+    stop_reason: Literal["eos", "length", "context_limit"]
+    score: float | None
+    cache_tokens: float  # committed cache entries, mean over the steps
+    window_cache_tokens: float | None  # how many of them the window rows saw; None without a window
+
+    @model_validator(mode="after")
+    def _adds_up(self) -> Self:
+        if not self.n_new_tokens == len(self.output_token_ids) == sum(self.accepted_lengths):
+            raise ValueError("n_new_tokens, output_token_ids and accepted_lengths disagree")
+        if self.n_steps != len(self.accepted_lengths):
+            raise ValueError("n_steps and accepted_lengths disagree")
+        return self
+
+
+class EvalResults(_Record):
+    """Summary of all prompts. Rates are tokens per second; tau is new tokens per decoding step."""
+
+    throughput: float
+    decode_throughput: float
+    tau: float
+    n_prompts: int
+    n_new_tokens: int
+    n_steps: int
+    accepted_length_histogram: dict[str, int]  # accepted length -> steps
+    score: float | None  # mean over the prompts that have one
+    metric: str
+    cache_tokens: float  # mean over all steps, as is the next
+    window_cache_tokens: float | None
+    window_cache_share: float | None  # of the cache, how much the window rows saw
+
+
+class Fingerprint(_Record):
+    """Tells one set of dataset rows from another."""
+
+    n_rows: int
+    sha256: str
+
+
+class Environment(_Record):
+    """What a session ran on."""
+
+    versions: dict[str, str | None]
+    device: str
+    device_name: str
+    dtype: str
+    threads: int
+    git_commit: str | None  # None when this is not a checkout
+
+
+class Session(Environment):
+    """One process that worked on the run. Times are ISO 8601, UTC.
+
+    A killed session's end is the time of the last result it recorded.
+    """
+
+    start_time: str
+    end_time: str | None
+
+
+class Management(Environment):
+    """How a run came about; the environment is that of the latest session.
+
+    exp_duration: seconds, the sum over all sessions, without the pauses between them.
+    """
+
+    exp_desc: str
+    output_folder_dir: str
+    sub_dir: SubDir
+    start_time: str
+    end_time: str | None
+    exp_duration: float | None
+    seed: int
+    dataset: Fingerprint
+    sessions: list[Session]
+
+
+class OutputConfig(_Record):
+    """output_config.json; `eval_results` is None until the run is complete."""
+
+    pipeline_params: dict[str, Any]
+    eval_params: dict[str, Any]
+    eval_results: EvalResults | None
+    management: Management
+
+
+def summarize(results: Sequence[PromptResult], metric: str) -> EvalResults:
+    """Compute the summary of at least one result."""
+    n_new_tokens = sum(r.n_new_tokens for r in results)
+    n_steps = sum(r.n_steps for r in results)
+    decode_seconds = sum(r.decode_seconds for r in results)
+    seconds = decode_seconds + sum(r.prefill_seconds for r in results)
+    scores = [r.score for r in results if r.score is not None]
+    histogram = Counter(length for r in results for length in r.accepted_lengths)
+    cache_tokens = sum(r.cache_tokens * r.n_steps for r in results) / n_steps
+    seen = [r.window_cache_tokens * r.n_steps for r in results if r.window_cache_tokens is not None]
+    window_cache_tokens = sum(seen) / n_steps if seen else None
+    return EvalResults(
+        throughput=n_new_tokens / seconds,
+        decode_throughput=n_new_tokens / decode_seconds,
+        tau=n_new_tokens / n_steps,
+        n_prompts=len(results),
+        n_new_tokens=n_new_tokens,
+        n_steps=n_steps,
+        accepted_length_histogram={str(length): histogram[length] for length in sorted(histogram)},
+        score=sum(scores) / len(scores) if scores else None,
+        metric=metric,
+        cache_tokens=cache_tokens,
+        window_cache_tokens=window_cache_tokens,
+        window_cache_share=window_cache_tokens / cache_tokens
+        if window_cache_tokens is not None and cache_tokens
+        else None,
+    )

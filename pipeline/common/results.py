@@ -1,0 +1,242 @@
+"""The folder of a run: refusing another experiment's, recording as prompts complete, resuming."""
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from pydantic import ValidationError
+
+from pipeline.common.config import Experiment
+from pipeline.common.raw_results import append_result, drop_partial_line, read_results
+from pipeline.common.records import (
+    Environment,
+    EvalResults,
+    Fingerprint,
+    Management,
+    OutputConfig,
+    PromptResult,
+    Session,
+)
+from pipeline.common.schemas import LOCK_NAME
+from pipeline.errors import UserError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class RunFolder:
+    """A run's folder. Nothing is written before `open`; `inspect` only reads.
+
+    sample_ids: what the run is to answer, in order. results: what is recorded, in the order of recording.
+    """
+
+    path: Path
+    experiment: Experiment
+    exp_desc: str
+    fingerprint: Fingerprint
+    sample_ids: Sequence[str]
+    results: list[PromptResult] = field(default_factory=list)
+    record: OutputConfig | None = None
+
+    @property
+    def output_config(self) -> Path:
+        """The run's record and summary."""
+        return self.path / self.experiment.sub_dir.output_config
+
+    @property
+    def raw_results(self) -> Path:
+        """One line a prompt."""
+        return self.path / self.experiment.sub_dir.raw_results
+
+    @property
+    def pending(self) -> list[str]:
+        """Ids without a result."""
+        done = {result.id for result in self.results}
+        return [sample_id for sample_id in self.sample_ids if sample_id not in done]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every prompt is answered and the summary written."""
+        return self.record is not None and self.record.eval_results is not None and not self.pending
+
+    def inspect(self) -> None:
+        """Read what the folder holds already.
+
+        Raises:
+            UserError: it holds another experiment, files of other origin under our names, or a corrupt line.
+        """
+        self.results, self.record = [], None
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"--output_folder_dir {self.path}: is a file; name a folder, new or of this experiment")
+        if self.output_config.exists():
+            self.record = self._read_record()
+            self._refuse_other_experiment(self.record)
+            self.results = read_results(self.raw_results, self.sample_ids)
+            return
+        input_config = self.path / self.experiment.sub_dir.input_config
+        for found in (self.raw_results, input_config):
+            if found.exists():
+                raise UserError(
+                    f"{found}: exists without {self.output_config.name}, so it is no run to resume; "
+                    "name another --output_folder_dir"
+                )
+
+    @contextmanager
+    def open(self, environment: Environment | None) -> Iterator[None]:
+        """Hold the folder for one session: create or resume it.
+
+        environment: what this session runs on; None if all prompts are answered and only the summary lacks.
+
+        Raises:
+            UserError: another process holds the folder, or see `inspect`.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(self.path / LOCK_NAME, timeout=0):
+                self.inspect()
+                self._begin(environment)
+                yield
+        except Timeout:
+            raise UserError(
+                f"{self.path}: another process writes to it; wait, or name another --output_folder_dir"
+            ) from None
+
+    def append(self, result: PromptResult) -> None:
+        """Record one prompt; on return it is on the disk."""
+        append_result(self.raw_results, result)
+        self.results.append(result)
+
+    def finish(self, eval_results: EvalResults) -> None:
+        """Write the summary, which marks the run as complete."""
+        assert self.record is not None, "finish() outside of open()"
+        management = self.record.management
+        if management.sessions[-1].end_time is None:
+            management.sessions[-1].end_time = _now()
+        management.end_time = management.sessions[-1].end_time
+        management.exp_duration = sum(_seconds(session) for session in management.sessions)
+        self.record.eval_results = eval_results
+        self._write_record()
+
+    def _begin(self, environment: Environment | None) -> None:
+        """Write the record first: from then on the folder is known to be this experiment's."""
+        if self.record is None:
+            assert environment is not None, "a new run has an environment"
+            self.record = self._new_record(environment)
+        else:
+            drop_partial_line(self.raw_results)
+            self._close_killed_session(self.record.management)
+            self.record.eval_results = None
+            if environment is not None:
+                self._add_session(self.record.management, environment)
+        self._write_record()
+        folder = self.path / self.experiment.sub_dir.input_config
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, name in (
+            (self.experiment.pipeline_file, "input_pipeline_config.json"),
+            (self.experiment.eval_file, "input_eval_config.json"),
+        ):
+            if not (folder / name).exists():
+                _replace(folder / name, file.content)
+
+    def _new_record(self, environment: Environment) -> OutputConfig:
+        session = Session(start_time=_now(), end_time=None, **environment.model_dump())
+        return OutputConfig(
+            pipeline_params=self.experiment.pipeline_params(),
+            eval_params=self.experiment.eval.model_dump(),
+            eval_results=None,
+            management=Management(
+                **environment.model_dump(),
+                exp_desc=self.exp_desc,
+                output_folder_dir=str(self.path),
+                sub_dir=self.experiment.sub_dir,
+                start_time=session.start_time,
+                end_time=None,
+                exp_duration=None,
+                seed=self.experiment.pipeline.seed,
+                dataset=self.fingerprint,
+                sessions=[session],
+            ),
+        )
+
+    def _close_killed_session(self, management: Management) -> None:
+        """A killed session recorded no end: take the time of its last result, or its start if it has none."""
+        last = management.sessions[-1]
+        if last.end_time is None:
+            end = datetime.fromisoformat(last.start_time)
+            if self.raw_results.exists():
+                end = max(end, datetime.fromtimestamp(self.raw_results.stat().st_mtime, UTC))
+            last.end_time = end.isoformat(timespec="milliseconds")
+
+    def _add_session(self, management: Management, environment: Environment) -> None:
+        for name, now in environment.model_dump().items():
+            before = getattr(management, name)
+            if now != before and name != "git_commit":
+                log.warning(
+                    "this run was begun with %s %s and goes on with %s: its timings mix both",
+                    name,
+                    before,
+                    now,
+                )
+            setattr(management, name, now)
+        management.sessions.append(Session(start_time=_now(), end_time=None, **environment.model_dump()))
+        management.end_time = management.exp_duration = None
+
+    def _write_record(self) -> None:
+        assert self.record is not None
+        text = json.dumps(self.record.model_dump(mode="json"), indent=2) + "\n"
+        _replace(self.output_config, text.encode())
+
+    def _read_record(self) -> OutputConfig:
+        try:
+            return OutputConfig.model_validate_json(self.output_config.read_bytes())
+        except ValidationError as error:
+            detail = error.errors(include_url=False)[0]
+            place = ".".join(map(str, detail["loc"])) or "the file"
+            raise UserError(
+                f"{self.output_config}: not the record of a run ({place}: {detail['msg']}); "
+                "name another --output_folder_dir"
+            ) from None
+
+    def _refuse_other_experiment(self, record: OutputConfig) -> None:
+        pairs = (
+            ("pipeline_params", record.pipeline_params, self.experiment.pipeline_params()),
+            ("eval_params", record.eval_params, self.experiment.eval.model_dump()),
+            ("dataset", record.management.dataset.model_dump(), self.fingerprint.model_dump()),
+        )
+        for section, theirs, ours in pairs:
+            for key in [*ours, *(key for key in theirs if key not in ours)]:
+                if theirs.get(key) != ours.get(key):
+                    raise UserError(
+                        f"{self.path}: holds another experiment: {section}.{key} is {_show(theirs, key)} "
+                        f"there and {_show(ours, key)} here; name another --output_folder_dir"
+                    )
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a whole file or nothing."""
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _seconds(session: Session) -> float:
+    assert session.end_time is not None
+    return (datetime.fromisoformat(session.end_time) - datetime.fromisoformat(session.start_time)).total_seconds()
+
+
+def _show(values: dict[str, Any], key: str) -> str:
+    return json.dumps(values[key]) if key in values else "absent"

@@ -1,0 +1,123 @@
+"""What may stand in the two JSON files of an experiment."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import PurePosixPath
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from eval import DATASETS
+from pipeline.fafo.decode import Level, NumGuesses, NumNewTokens, Window
+
+LOG_NAME = "exp.log"
+LOCK_NAME = "run.lock"
+RESERVED_NAMES = (LOG_NAME, LOCK_NAME)  # in the output folder
+
+
+def _check_device(device: str) -> str:
+    kind, _, index = device.partition(":")
+    if device not in ("auto", "cpu", "cuda") and not (kind == "cuda" and index.isascii() and index.isdigit()):
+        raise ValueError('should be "auto", "cpu", "cuda" or "cuda:N"')
+    return device
+
+
+def _check_batch_size(batch_size: int) -> int:
+    if batch_size != 1:
+        raise ValueError("only 1 is supported for now")
+    return batch_size
+
+
+def _check_dataset(name: str) -> str:
+    if name not in DATASETS:
+        raise ValueError(f"unknown dataset{suggest(name, DATASETS)}")
+    return name
+
+
+def _check_sub_path(name: str) -> str:
+    path = PurePosixPath(name)
+    if not path.parts or path.is_absolute() or ".." in path.parts:
+        raise ValueError("should be a relative path inside the output folder")
+    return name
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """How an error about an unknown name ends: the closest known one, or all of them."""
+    known = list(known)
+    close = get_close_matches(name, known, n=1)
+    return f'; did you mean "{close[0]}"?' if close else f"; known: {', '.join(sorted(known))}"
+
+
+class Schema(BaseModel):
+    """No conversions between types, no unknown keys."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class PipelineParams(Schema):
+    """`pipeline_params`: the keys that all methods share."""
+
+    method: str
+    model_name: Annotated[str, Field(min_length=1)]
+    n_new_tokens: NumNewTokens
+    dtype: Literal["float32", "bfloat16", "float16"] = "float16"
+    device: Annotated[str, AfterValidator(_check_device)] = "auto"  # auto: all CUDA devices, else the CPU
+    batch_size: Annotated[int, AfterValidator(_check_batch_size)] = 1
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
+
+
+class BaselineParams(PipelineParams):
+    """`pipeline_params` of standard auto-regressive decoding."""
+
+    method: Literal["baseline"]
+
+
+class FafoParams(PipelineParams):
+    """`pipeline_params` of FAFO, but for those that belong to the selector named by `kv_method`."""
+
+    method: Literal["fafo"]
+    kv_method: str
+    level: Level
+    window: Window
+    num_guesses: NumGuesses
+    pool_from_prompt: bool = True
+    pool_from_output: bool = True
+
+
+class EvalParams(Schema):
+    """`eval_params`: which prompts are run."""
+
+    dataset: Annotated[str, AfterValidator(_check_dataset)]
+    dataset_path: Annotated[str, Field(min_length=1)] | None = None  # None: the rows that a package ships
+    max_prompts: Annotated[int, Field(ge=1)] | None = None  # None: all
+
+
+SubPath = Annotated[str, AfterValidator(_check_sub_path)]
+
+
+class SubDir(Schema):
+    """Names inside the output folder."""
+
+    input_config: SubPath = "input_config/"
+    raw_results: SubPath = "raw_results.jsonl"
+    output_config: SubPath = "output_config.json"
+
+    @model_validator(mode="after")
+    def _are_distinct(self) -> Self:
+        names = [PurePosixPath(name) for name in (self.input_config, self.raw_results, self.output_config)]
+        if len({*names, *map(PurePosixPath, RESERVED_NAMES)}) < len(names) + len(RESERVED_NAMES):
+            raise ValueError(f"should be three different names, none of them {' or '.join(RESERVED_NAMES)}")
+        return self
+
+
+class Management(Schema):
+    """`management`: where a run's files go."""
+
+    sub_dir: SubDir = SubDir()
+
+
+class EvalFile(Schema):
+    """The whole eval config."""
+
+    eval_params: EvalParams
+    management: Management = Management()
