@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# What needs a GPU: exactness in each dtype, and the benchmarks. Arguments: [gpu_id, default 0]
+# In float32 every token must be identical; in half precision near ties may differ, and the table says how many.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export CUDA_VISIBLE_DEVICES=${1:-0}
+python=python
+[ -n "${VIRTUAL_ENV:-}" ] || [ ! -x .venv/bin/python ] || python=.venv/bin/python
+
+"$python" -c 'import torch; assert torch.cuda.is_available(), "no CUDA device"; print(torch.cuda.get_device_name())'
+"$python" -m pytest -q --device cuda tests/test_exactness.py tests/test_steps.py
+"$python" scripts/check_exactness.py --device cuda
+for dtype in bfloat16 float16; do
+    "$python" scripts/check_exactness.py --device cuda --dtype "$dtype" || echo "(differences in $dtype: see above)"
+done
+"$python" scripts/speedup/bench_loop.py --device cuda
