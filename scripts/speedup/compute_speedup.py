@@ -64,7 +64,7 @@ def main() -> int:
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
-    Console().print(speedup_table(comparisons))
+    Console().print(*speedup_tables(comparisons))
     all_identical = all(c.n_identical == len(c.run.results) for c in comparisons)
     return 0 if all_identical or not args.require_identical else 1
 
@@ -103,15 +103,15 @@ def compare(run: Run, runs: list[Run]) -> Comparison:
     return Comparison(run, run.summary.throughput / baseline.summary.throughput, n_identical)
 
 
-def speedup_table(comparisons: list[Comparison]) -> Table:
-    """One row a run."""
-    table = Table("dataset", "model", "method", "tokens/s", "speedup", "tau", "cache seen", "identical outputs")
+def speedup_tables(comparisons: list[Comparison]) -> list[Table]:
+    """A table per dataset and model, with one row a run."""
+    tables: dict[str, Table] = {}
     for comparison in comparisons:
         run, summary = comparison.run, comparison.run.summary
+        title = f"{run.record.eval_params['dataset']}, {Path(run.record.pipeline_params['model_name']).name}"
+        columns = ("method", "tokens/s", "speedup", "tau", "cache seen", "identical outputs")
         share = summary.window_cache_share
-        table.add_row(
-            str(run.record.eval_params["dataset"]),
-            Path(run.record.pipeline_params["model_name"]).name,
+        tables.setdefault(title, Table(*columns, title=title)).add_row(
             run.method,
             f"{summary.throughput:.2f}",
             f"{comparison.speedup:.2f}x",
@@ -119,7 +119,7 @@ def speedup_table(comparisons: list[Comparison]) -> Table:
             "" if share is None else f"{share:.0%}",
             f"{comparison.n_identical}/{summary.n_prompts}",
         )
-    return table
+    return list(tables.values())
 
 
 if __name__ == "__main__":
