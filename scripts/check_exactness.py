@@ -19,8 +19,9 @@ from eval import DATASETS
 from pipeline.common.experiment import encode_prompts
 from pipeline.common.models import load_model
 from pipeline.common.schemas import BaselineParams
-from pipeline.fafo.decode import DecodeSettings, Generation, generate
+from pipeline.fafo.decode import generate
 from pipeline.fafo.selectors import Quest, Selector, StreamLLM
+from pipeline.fafo.settings import DecodeSettings, Generation
 
 SELECTORS: tuple[Selector, ...] = (
     StreamLLM(num_init=4, num_local=60),

@@ -8,8 +8,8 @@ import pytest
 
 from pipeline.common.config import Experiment, load_experiment, parse_override
 from pipeline.errors import UserError
-from pipeline.fafo.decode import DecodeSettings
 from pipeline.fafo.selectors import Full, Quest, StreamLLM
+from pipeline.fafo.settings import DecodeSettings
 from tests.runs import ROOT, Case
 
 

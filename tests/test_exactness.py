@@ -5,8 +5,9 @@ from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from pipeline.fafo.decode import DecodeSettings, generate
+from pipeline.fafo.decode import generate
 from pipeline.fafo.selectors import Full, Quest, StreamLLM
+from pipeline.fafo.settings import DecodeSettings
 from tests.tiny import CONFIGS, MAX_LENGTH, VOCABULARY, greedy, tiny_model
 
 tokens = st.integers(0, VOCABULARY - 1)

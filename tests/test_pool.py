@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from pipeline.fafo.pool import NgramPool
 from pipeline.fafo.tree import GuessTree
-from pipeline.fafo.verify import longest_match
+from pipeline.fafo.verify import accept
 
 guess_lists = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4).map(tuple), max_size=6)
 
@@ -67,7 +67,7 @@ def test_accepts_the_longest_guess_that_plain_decoding_would_have_produced(
 ) -> None:
     tree = GuessTree(7, guesses)
     predicted = [continuation[depth] for depth in tree.depths]  # a model that only counts positions
-    path = longest_match(tree, predicted)
+    path = accept(tree, lambda row: predicted[row])
 
     def common(guess: tuple[int, ...]) -> int:
         return next((i for i, t in enumerate(guess) if t != continuation[i]), len(guess))

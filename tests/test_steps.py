@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from pipeline.fafo.attention import Step, fafo_attention, fafo_attention_on
 from pipeline.fafo.cache import FullCache
-from pipeline.fafo.decode import DecodeSettings, Decoding
+from pipeline.fafo.decode import Decoding
 from pipeline.fafo.layout import lay_out
 from pipeline.fafo.selectors import Full, LayerView, Quest, Selector, StreamLLM
+from pipeline.fafo.settings import DecodeSettings
 from pipeline.fafo.tree import GuessTree
 from pipeline.fafo.window import JacobiWindow
 from tests.reference import Lookahead, dense_attention, roles_of, sees

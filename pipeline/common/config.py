@@ -22,8 +22,8 @@ from pipeline.common.schemas import (
     suggest,
 )
 from pipeline.errors import UserError
-from pipeline.fafo.decode import DecodeSettings
 from pipeline.fafo.selectors import SELECTORS, Full, Selector
+from pipeline.fafo.settings import DecodeSettings
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from pipeline.common.results import RunFolder
 from pipeline.common.schemas import LOG_NAME
 from pipeline.common.seeds import seed_everything
 from pipeline.errors import UserError
-from pipeline.fafo.decode import DecodeSettings, Generation, generate
+from pipeline.fafo.decode import generate
 from pipeline.fafo.selectors import Full
+from pipeline.fafo.settings import DecodeSettings, Generation
 from pipeline.fafo.support import context_limit
 
 log = logging.getLogger(__name__)

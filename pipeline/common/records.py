@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipeline.common.schemas import SubDir
+from pipeline.fafo.settings import StopReason
 
 
 class _Record(BaseModel):
@@ -25,7 +26,7 @@ class PromptResult(_Record):
     accepted_lengths: list[int]  # new tokens of each decoding step
     prefill_seconds: float = Field(ge=0)
     decode_seconds: float = Field(ge=0)
-    stop_reason: Literal["eos", "length", "context_limit"]
+    stop_reason: StopReason
     score: float | None
     cache_tokens: float  # committed cache entries, mean over the steps
     window_cache_tokens: float | None  # how many of them the window rows saw; None without a window

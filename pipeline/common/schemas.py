@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from eval import DATASETS
-from pipeline.fafo.decode import Level, NumGuesses, NumNewTokens, Window
+from pipeline.fafo.settings import Level, NumGuesses, NumNewTokens, Window
 
 LOG_NAME = "exp.log"
 LOCK_NAME = "run.lock"

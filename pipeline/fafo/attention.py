@@ -7,7 +7,6 @@ forward pass has. So modeling code is neither copied nor patched.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any
 
 import torch
@@ -15,14 +14,12 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from pipeline.fafo.cache import FullCache
+from pipeline.fafo.exact import ExactPlan, exact_attention
 from pipeline.fafo.layout import Layout
+from pipeline.fafo.partial import Partial, attend, merge
 from pipeline.fafo.selectors.base import KeyValues, LayerView
 
 ATTENTION_NAME = "fafo"
-
-Partial = tuple[
-    Tensor, Tensor
-]  # attention over some of the keys [batch, heads, rows, head_dim], log-sum-exp [.., rows]
 
 
 @dataclass
@@ -35,7 +32,9 @@ class Step:
     cache: FullCache
     layout: Layout | None = None
     views: list[LayerView] = field(default_factory=list)  # one a layer, if the layout has window rows
+    exact: bool = False
     _masks: dict[torch.device, Tensor] = field(default_factory=dict)
+    _plans: dict[torch.device, ExactPlan] = field(default_factory=dict)
 
     def mask(self, like: Tensor) -> Tensor:
         """Additive mask among the new rows, [rows, rows], made once per device."""
@@ -45,6 +44,13 @@ class Step:
             mask = torch.zeros(visible.shape, dtype=like.dtype).masked_fill_(~visible, -torch.inf)
             self._masks[like.device] = mask.to(like.device)
         return self._masks[like.device]
+
+    def plan(self, device: torch.device) -> ExactPlan:
+        """Arrangement of the verification rows in exact mode, made once per device."""
+        assert self.layout is not None
+        if device not in self._plans:
+            self._plans[device] = ExactPlan.of(self.layout.tree, self.cache.length, device)
+        return self._plans[device]
 
 
 def fafo_attention(
@@ -82,7 +88,12 @@ def fafo_attention(
 
     n_verify = layout.n_verify
     out, lse = attend(query, new, scaling, mask=fafo_step.mask(query))
-    outputs = [see(query[:, :, :n_verify], committed, (out[:, :, :n_verify], lse[:, :, :n_verify]), scaling)]
+    if fafo_step.exact:
+        plan = fafo_step.plan(query.device)
+        outputs = [exact_attention(query[:, :, :n_verify], keys, values, scaling, plan)]
+    else:
+        among_new = out[:, :, :n_verify], lse[:, :, :n_verify]
+        outputs = [see(query[:, :, :n_verify], committed, among_new, scaling)]
     if n_verify < n_rows:
         keys, values = cache.entries(layer)
         selected = fafo_step.views[layer].select(query[:, :, :1], keys, values)
@@ -107,61 +118,3 @@ def fafo_attention_on(model: PreTrainedModel) -> Iterator[None]:
 def see(query: Tensor, cached: list[KeyValues], among_new: Partial, scaling: float) -> Tensor:
     """Attention of rows that all see all of `cached`, joined with what they see among the new rows."""
     return merge([among_new, *(attend(query, part, scaling) for part in cached)]).to(query.dtype)
-
-
-def attend(
-    query: Tensor, key_values: KeyValues, scaling: float, mask: Tensor | None = None, causal: bool = False
-) -> Partial:
-    """Attend over some of the keys, grouped-query heads included, without repeating keys or values.
-
-    Args:
-        query: [batch, heads, rows, head_dim].
-        key_values: [batch, kv_heads, n, head_dim] each, n >= 1.
-        mask: additive, [rows, n]; each row sees at least one key. `causal`: row i sees keys 0..i.
-
-    Returns: the attention's output in the query's dtype, and the float32 log-sum-exp of its scores.
-    """
-    keys, values = key_values
-    if query.device.type == "cpu":
-        # The kernel behind scaled_dot_product_attention, which itself doesn't return the log-sum-exp.
-        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-            query, keys, values, 0.0, causal, attn_mask=mask, scale=scaling
-        )
-    batch, heads, rows, head_dim = query.shape
-    kv_heads = keys.shape[1]
-    folded = query.reshape(batch, kv_heads, -1, head_dim)  # heads of one group become rows
-    if causal:
-        mask = query.new_full((rows, rows), -torch.inf).triu_(1)
-    if mask is not None:
-        mask = mask.repeat(heads // kv_heads, 1)
-    output, lse = _attend_folded(folded, keys, values, scaling, mask)
-    return output.reshape(batch, heads, rows, head_dim), lse.reshape(batch, heads, rows)
-
-
-def _attend_folded(query: Tensor, keys: Tensor, values: Tensor, scaling: float, mask: Tensor | None) -> Partial:
-    """`attend` with as many query heads as KV heads."""
-    if query.device.type == "cuda" and mask is None and query.shape[-1] % 8 == 0:
-        output, lse, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
-            query, keys, values, None, True, scale=scaling
-        )
-        return output, lse[:, :, : query.shape[2]]  # the kernel pads its rows
-    scores = (query.float() * scaling) @ keys.float().mT
-    if mask is not None:
-        scores = scores + mask.float()
-    lse = scores.logsumexp(dim=-1)
-    weights = (scores - lse.unsqueeze(-1)).exp_()
-    return (weights.to(values.dtype) @ values), lse
-
-
-def merge(partials: list[Partial]) -> Tensor:
-    """Join attention over disjoint sets of keys into attention over their union, exactly.
-
-    Each part counts by its share of the softmax's denominator. Returns float32 where there was something to join.
-    """
-    return reduce(_merge_two, partials)[0]
-
-
-def _merge_two(a: Partial, b: Partial) -> Partial:
-    (out_a, lse_a), (out_b, lse_b) = a, b
-    share_of_b = torch.sigmoid(lse_b - lse_a).unsqueeze(-1)
-    return torch.lerp(out_a.float(), out_b.float(), share_of_b), torch.logaddexp(lse_a, lse_b)

@@ -1,115 +1,70 @@
 """The decoding loop. Plain, lookahead and FAFO decoding are settings of it."""
 
 import time
-from dataclasses import dataclass as plain_dataclass
-from typing import Annotated, Literal
+from collections.abc import Callable, Iterable
 
 import torch
-from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from pipeline.errors import UserError
 from pipeline.fafo.attention import Step, fafo_attention_on
 from pipeline.fafo.cache import FullCache
+from pipeline.fafo.exact import TILE
 from pipeline.fafo.layout import Layout, lay_out
 from pipeline.fafo.pool import NgramPool
-from pipeline.fafo.selectors import Full, LayerView, Selector
+from pipeline.fafo.selectors import LayerView
+from pipeline.fafo.selectors.base import KeyValues
+from pipeline.fafo.settings import DecodeSettings, Generation, StopReason
 from pipeline.fafo.support import check_model, context_limit
 from pipeline.fafo.tree import GuessTree
-from pipeline.fafo.verify import longest_match
+from pipeline.fafo.verify import accept
 from pipeline.fafo.window import JacobiWindow
 
-StopReason = Literal["eos", "length", "context_limit"]
-NumNewTokens = Annotated[int, Field(ge=1)]
-Level = Annotated[int, Field(ge=2)]
-Window = Annotated[int, Field(ge=0)]
-NumGuesses = Annotated[int, Field(ge=0)]
-
-
-@dataclass(frozen=True, config={"extra": "forbid", "strict": True, "arbitrary_types_allowed": True})
-class DecodeSettings:
-    """How to decode. The defaults are plain decoding: no window and nothing to verify.
-
-    level: n-gram size N; a guess has N - 1 tokens. window: columns of the Jacobi window. num_guesses: guesses verified
-    a step, and kept per key. selector: what the window sees of the cache. seed: of the window's initial tokens.
-    """
-
-    n_new_tokens: NumNewTokens
-    eos_token_ids: tuple[int, ...] = ()
-    level: Level = 2
-    window: Window = 0
-    num_guesses: NumGuesses = 0
-    pool_from_prompt: bool = True
-    pool_from_output: bool = True
-    selector: Selector = Full()
-    seed: int = 42
-
-
-@plain_dataclass(frozen=True)
-class Generation:
-    """What decoding one prompt gave.
-
-    token_ids: the new tokens, an EOS included. accepted_lengths: new tokens of each decoding step. stop_reason:
-    "length" is `n_new_tokens`, "context_limit" the model's. cache_tokens, window_cache_tokens: committed entries, and
-    how many of them the window rows saw, both as means over the steps (the latter None without a window).
-    """
-
-    token_ids: list[int]
-    n_prompt_tokens: int
-    accepted_lengths: list[int]
-    prefill_seconds: float
-    decode_seconds: float
-    stop_reason: StopReason
-    cache_tokens: float
-    window_cache_tokens: float | None
+TokenChoice = Callable[[list[int], Tensor], int]  # text so far, logits [vocabulary] -> the next token
+StopRule = Callable[[list[int]], bool]  # text so far -> is this the end?
 
 
 @torch.inference_mode()
-def generate(model: PreTrainedModel, prompt_ids: list[int], settings: DecodeSettings) -> Generation:
-    """Decode greedily. The tokens are those of plain decoding, whatever the settings.
+def generate(
+    model: PreTrainedModel, prompt_ids: list[int], settings: DecodeSettings, choose: TokenChoice | None = None
+) -> Generation:
+    """Decode one prompt. The tokens are those of plain decoding, whatever the settings.
+
+    Args:
+        choose: how a token is chosen, greedily by default; see `ProcessedChoice`.
 
     Raises:
         UserError: the model is of a kind that can't be decoded losslessly, or the prompt is empty, has ids outside
             the vocabulary, or leaves no room for a new token.
     """
-    check_model(model.config)
-    _check_prompt(prompt_ids, model)
-    with fafo_attention_on(model):
-        decoding = Decoding(model, prompt_ids, settings)
-        started = _now(model.device)
-        decoding.prefill()
-        prefilled = _now(model.device)
-        while decoding.stop_reason is None:
-            decoding.step()
-        ended = _now(model.device)
-    n_steps = len(decoding.accepted_lengths)
-    return Generation(
-        token_ids=decoding.text[len(prompt_ids) :],
-        n_prompt_tokens=len(prompt_ids),
-        accepted_lengths=decoding.accepted_lengths,
-        prefill_seconds=prefilled - started,
-        decode_seconds=ended - prefilled,
-        stop_reason=decoding.stop_reason,
-        cache_tokens=decoding.cache_tokens / n_steps,
-        window_cache_tokens=decoding.window_cache_tokens / n_steps if settings.window else None,
-    )
+    return Decoding(model, prompt_ids, settings, choose).run()
 
 
 class Decoding:
     """The state between the steps of one generation: all text but its newest token, the root, is in the cache."""
 
-    def __init__(self, model: PreTrainedModel, prompt_ids: list[int], settings: DecodeSettings) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        prompt_ids: list[int],
+        settings: DecodeSettings,
+        choose: TokenChoice | None = None,
+        should_stop: StopRule | None = None,
+    ) -> None:
+        """Prepare; arguments and errors are those of `generate`. `should_stop` is asked after each new token."""
+        check_model(model.config)
+        _check_prompt(prompt_ids, model)
         self.model = model
         self.head_device = model.get_output_embeddings().weight.device  # another one where layers are spread out
         self.settings = settings
+        self.choose = choose
+        self.should_stop = should_stop
+        self.n_prompt = len(prompt_ids)
         self.text = list(prompt_ids)
         self.limit, self.limit_reason = _length_limit(model, len(prompt_ids), settings.n_new_tokens)
-        max_window_rows = (settings.level - 1) * (settings.window + settings.level - 2)
-        max_guess_rows = (settings.level - 1) * settings.num_guesses
         n_layers = model.config.num_hidden_layers
-        self.cache = FullCache(n_layers, capacity=self.limit + 1 + max_guess_rows + max_window_rows)
+        self.cache = FullCache(n_layers, capacity=self.limit + _max_rows(settings))
         self.views = [LayerView(settings.selector) for _ in range(n_layers)]
         self.pool = NgramPool(settings.level, settings.num_guesses)
         self.window = JacobiWindow(settings.level, settings.window, prompt_ids, settings.seed)
@@ -118,42 +73,75 @@ class Decoding:
         self.cache_tokens = 0
         self.window_cache_tokens = 0.0
 
+    def run(self, on_step: Callable[[list[int]], None] | None = None) -> Generation:
+        """Decode to the end; `on_step` gets the new tokens of each step."""
+        with fafo_attention_on(self.model):
+            started = _now(self.model.device)
+            self.prefill()
+            prefilled = _now(self.model.device)
+            while self.stop_reason is None:
+                self.step()
+                if on_step is not None:
+                    on_step(self.text[-self.accepted_lengths[-1] :])
+            ended = _now(self.model.device)
+        n_steps = len(self.accepted_lengths)
+        return Generation(
+            token_ids=self.text[self.n_prompt :],
+            n_prompt_tokens=self.n_prompt,
+            accepted_lengths=self.accepted_lengths,
+            prefill_seconds=prefilled - started,
+            decode_seconds=ended - prefilled,
+            stop_reason=self.stop_reason,
+            cache_tokens=self.cache_tokens / n_steps,
+            window_cache_tokens=self.window_cache_tokens / n_steps if self.settings.window else None,
+        )
+
+    def continue_from(self, layers: Iterable[KeyValues]) -> None:
+        """Take over entries of the prompt's first tokens, for each layer keys and values, before `prefill`."""
+        n = 0
+        for layer, (keys, values) in enumerate(layers):
+            n = min(keys.shape[2], len(self.text) - 1)
+            self.cache.append(layer, keys[:, :, :n], values[:, :, :n])
+        self.cache.commit(list(range(n)))
+
     def prefill(self) -> None:
         """Fill the cache with all of the prompt but its last token, the first root."""
         if self.settings.pool_from_prompt:
             self.pool.add_text(self.text)
-        tokens = self.text[:-1]
-        if tokens:
+        start, end = self.cache.length, len(self.text) - 1
+        if start < end:
             device = self.model.device
             self.model.base_model(
-                input_ids=torch.tensor([tokens], device=device),
-                position_ids=torch.arange(len(tokens), device=device)[None],
+                input_ids=torch.tensor([self.text[start:end]], device=device),
+                position_ids=torch.arange(start, end, device=device)[None],
                 use_cache=False,
                 fafo_step=Step(self.cache),
             )
-            self.cache.commit(list(range(len(tokens))))
+            self.cache.commit(list(range(end - start)))
 
     def step(self) -> None:
         """One forward pass: verify guesses, improve the window, accept."""
-        root, position = self.text[-1], len(self.text) - 1
-        tree = GuessTree(root, self.pool.lookup(root), max_depth=self.limit - len(self.text) - 1)
-        layout = lay_out(tree, self.window, position, context_limit(self.model.config))
-        predicted = greedy_tokens(self._forward(layout))
-        path = longest_match(tree, predicted)
-        new_tokens = self._until_end([predicted[row] for row in path])
-        self._record(layout, len(new_tokens))
-        self.cache.commit(path[: len(new_tokens)])
-        self.text += new_tokens
+        n_before = len(self.text)
+        tree = GuessTree(self.text[-1], self.pool.lookup(self.text[-1]), max_depth=self.limit - n_before - 1)
+        layout = lay_out(tree, self.window, n_before - 1, context_limit(self.model.config))
+        logits = self._forward(layout)
+        predicted = greedy_tokens(logits)
+        self._count_cache(layout)
+        self.cache.commit(accept(tree, lambda row: self._take(predicted[row], logits[row])))
+        self.accepted_lengths.append(len(self.text) - n_before)
 
         new_window_tokens = predicted[layout.n_verify :]
         for key, guess in self.window.ngrams(new_window_tokens):
             self.pool.add(key, guess)
         if self.settings.pool_from_output:
-            self.pool.add_text(self.text, start=len(self.text) - len(new_tokens))
-        self.window.advance(len(new_tokens) - 1, self.text[-1], new_window_tokens)
+            self.pool.add_text(self.text, start=n_before)
+        self.window.advance(len(self.text) - n_before - 1, self.text[-1], new_window_tokens)
 
     def _forward(self, layout: Layout) -> Tensor:
         """Run the model on the step's rows; return the logits of `layout.logit_rows`, [rows, vocabulary]."""
+        n_logits = len(layout.logit_rows)
+        if self.settings.exact:
+            layout = layout.padded(TILE)
         n_rows = len(layout.tokens)
         rows = torch.tensor([*layout.tokens, *layout.positions, *layout.logit_rows]).to(self.model.device)  # one copy
         output = self.model(
@@ -161,22 +149,23 @@ class Decoding:
             position_ids=rows[None, n_rows : 2 * n_rows],
             use_cache=False,
             logits_to_keep=rows[2 * n_rows :].to(self.head_device),
-            fafo_step=Step(self.cache, layout, self.views),
+            fafo_step=Step(self.cache, layout, self.views, self.settings.exact),
         )
-        return output.logits[0]
+        return output.logits[0, :n_logits]
 
-    def _until_end(self, tokens: list[int]) -> list[int]:
-        """Cut an accepted path at the first EOS or at the length limit, and note why decoding ends there."""
-        for i, token in enumerate(tokens):
-            if token in self.settings.eos_token_ids:
-                self.stop_reason = "eos"
-                return tokens[: i + 1]
-        if len(self.text) + len(tokens) >= self.limit:
+    def _take(self, predicted: int, logits: Tensor) -> int | None:
+        """Add the next token to the text; return it, or None if decoding ends with it."""
+        token = predicted if self.choose is None else self.choose(self.text, logits)
+        self.text.append(token)
+        if token in self.settings.eos_token_ids:
+            self.stop_reason = "eos"
+        elif len(self.text) == self.limit:
             self.stop_reason = self.limit_reason
-        return tokens
+        elif self.should_stop is not None and self.should_stop(self.text):
+            self.stop_reason = "criteria"
+        return token if self.stop_reason is None else None
 
-    def _record(self, layout: Layout, n_new: int) -> None:
-        self.accepted_lengths.append(n_new)
+    def _count_cache(self, layout: Layout) -> None:
         self.cache_tokens += self.cache.length
         if layout.n_verify < len(layout.tokens):
             self.window_cache_tokens += sum(view.n_visible for view in self.views) / len(self.views)
@@ -185,6 +174,13 @@ class Decoding:
 def greedy_tokens(logits: Tensor) -> list[int]:
     """The most likely token of each row of `logits` [rows, vocabulary]; the first of equals, as in `argmax`."""
     return logits.max(dim=-1).indices.tolist()  # 2.5 times faster than argmax on CPUs
+
+
+def _max_rows(settings: DecodeSettings) -> int:
+    """Most rows of a step."""
+    n_columns = settings.window + settings.level - 2 if settings.window else 0
+    n_rows = 1 + (settings.level - 1) * (settings.num_guesses + n_columns)
+    return n_rows + TILE if settings.exact else n_rows
 
 
 def _length_limit(model: PreTrainedModel, n_prompt: int, n_new: int) -> tuple[int, StopReason]:

@@ -1,6 +1,6 @@
 """The rows of one step: their tokens, positions, and who sees whom."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -16,6 +16,7 @@ Visibility = NDArray[np.bool_]  # [rows, rows]: may row i see row j
 class Layout:
     """Rows in the order root, guesses, window (its row 0 without the root, then row 1, ..).
 
+    tree: root and guesses.
     tokens, positions: per row.
     n_verify: root and guess rows; they see the whole cache, the others what the selector chose.
     visible: [rows, rows].
@@ -23,11 +24,27 @@ class Layout:
         column's is the root while the window has one row only.
     """
 
+    tree: GuessTree
     tokens: list[int]
     positions: list[int]
     n_verify: int
     visible: Visibility
     logit_rows: list[int]
+
+    def padded(self, multiple: int) -> "Layout":
+        """The same with rows, and logit rows, up to a multiple; what is added sees the root and means nothing."""
+        n_rows = len(self.tokens)
+        n_more = -n_rows % multiple
+        visible = np.zeros((n_rows + n_more, n_rows + n_more), dtype=np.bool_)
+        visible[:n_rows, :n_rows] = self.visible
+        visible[n_rows:, 0] = True
+        return replace(
+            self,
+            tokens=self.tokens + self.tokens[:1] * n_more,
+            positions=self.positions + self.positions[:1] * n_more,
+            visible=visible,
+            logit_rows=self.logit_rows + [0] * (-len(self.logit_rows) % multiple),
+        )
 
 
 def lay_out(tree: GuessTree, window: JacobiWindow, position: int, n_positions: int | None) -> Layout:
@@ -59,7 +76,7 @@ def lay_out(tree: GuessTree, window: JacobiWindow, position: int, n_positions: i
     last_window_row = list(range(n_rows - window.width, n_rows))
     if len(window.rows) == 1:
         last_window_row[0] = 0
-    return Layout(tokens, positions, n_verify, visible, [*range(n_verify), *last_window_row])
+    return Layout(tree, tokens, positions, n_verify, visible, [*range(n_verify), *last_window_row])
 
 
 @lru_cache(maxsize=256)

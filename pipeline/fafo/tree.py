@@ -25,6 +25,17 @@ class GuessTree:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    def chains(self) -> list[list[int]]:
+        """The rows on each way from the root to a leaf."""
+        leaves = [row for row, children in enumerate(self.children) if not children]
+        return [self._way_to(leaf) for leaf in leaves]
+
+    def _way_to(self, row: int) -> list[int]:
+        way = [row]
+        while way[-1]:
+            way.append(self.parents[way[-1]])
+        return way[::-1]
+
     def _add(self, parent: int, token: int) -> int:
         row = len(self.tokens)
         self.children[parent][token] = row

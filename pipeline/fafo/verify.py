@@ -1,20 +1,20 @@
 """Which guess is accepted."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from pipeline.fafo.tree import GuessTree
 
 
-def longest_match(tree: GuessTree, predicted: Sequence[int]) -> list[int]:
+def accept(tree: GuessTree, take: Callable[[int], int | None]) -> list[int]:
     """Follow the model's own choices down the tree.
 
     Args:
-        predicted: for each row of the tree, the token that the model puts after it.
+        take: chooses the token after a row, puts it into the output and returns it, or None if decoding ends with it.
+            It is called in the order of plain decoding, once for each token that plain decoding would have produced.
 
-    Returns: the rows that plain decoding would have visited, root first. Their predicted tokens are the step's
-    output: the accepted guess tokens, then the one that the model itself adds.
+    Returns: the rows visited, root first: these are the ones to commit.
     """
-    path = [0]
-    while (child := tree.children[path[-1]].get(predicted[path[-1]])) is not None:
-        path.append(child)
-    return path
+    rows = [0]
+    while (token := take(rows[-1])) is not None and (child := tree.children[rows[-1]].get(token)) is not None:
+        rows.append(child)
+    return rows

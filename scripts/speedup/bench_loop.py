@@ -27,8 +27,9 @@ from transformers.utils.logging import disable_progress_bar
 
 from pipeline.common.paths import REPO_ROOT
 from pipeline.fafo.attention import fafo_attention_on
-from pipeline.fafo.decode import DecodeSettings, Decoding, generate, greedy_tokens
+from pipeline.fafo.decode import Decoding, generate, greedy_tokens
 from pipeline.fafo.selectors import Quest, StreamLLM
+from pipeline.fafo.settings import DecodeSettings
 
 FAFO: dict[str, Any] = {"level": 5, "window": 15, "num_guesses": 15}
 METHODS: dict[str, Callable[[int], DecodeSettings]] = {

@@ -1,0 +1,67 @@
+"""How to decode, and what decoding one prompt gave."""
+
+from dataclasses import dataclass as plain_dataclass
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from pipeline.fafo.exact import MAX_LEVEL
+from pipeline.fafo.selectors import Full, Selector
+
+StopReason = Literal["eos", "length", "context_limit", "criteria"]
+NumNewTokens = Annotated[int, Field(ge=1)]
+Level = Annotated[int, Field(ge=2)]
+Window = Annotated[int, Field(ge=0)]
+NumGuesses = Annotated[int, Field(ge=0)]
+
+
+@dataclass(frozen=True, config={"extra": "forbid", "strict": True, "arbitrary_types_allowed": True})
+class DecodeSettings:
+    """How to decode. The defaults are plain decoding: no window and nothing to verify.
+
+    level: n-gram size N; a guess has N - 1 tokens.
+    window: columns of the Jacobi window.
+    num_guesses: guesses verified a step, and kept per key.
+    selector: what the window sees of the cache.
+    seed: of the window's initial tokens.
+    exact: make each token's logits the same bits whatever the other settings are (see `exact.py`); slower.
+    """
+
+    n_new_tokens: NumNewTokens
+    eos_token_ids: tuple[int, ...] = ()
+    level: Level = 2
+    window: Window = 0
+    num_guesses: NumGuesses = 0
+    pool_from_prompt: bool = True
+    pool_from_output: bool = True
+    selector: Selector = Full()
+    seed: int = 42
+    exact: bool = False
+
+    @model_validator(mode="after")
+    def _fits_the_exact_mode(self) -> Self:
+        if self.exact and self.level > MAX_LEVEL:
+            raise ValueError(f"level: found {self.level}, but with exact it is at most {MAX_LEVEL}")
+        return self
+
+
+@plain_dataclass(frozen=True)
+class Generation:
+    """What decoding one prompt gave.
+
+    token_ids: the new tokens, an EOS included.
+    accepted_lengths: new tokens of each decoding step.
+    stop_reason: "length" is `n_new_tokens`, "context_limit" the model's, "criteria" a caller's own.
+    cache_tokens, window_cache_tokens: committed entries, and how many of them the window rows saw, both as means over
+        the steps (the latter None without a window).
+    """
+
+    token_ids: list[int]
+    n_prompt_tokens: int
+    accepted_lengths: list[int]
+    prefill_seconds: float
+    decode_seconds: float
+    stop_reason: StopReason
+    cache_tokens: float
+    window_cache_tokens: float | None
