@@ -3,20 +3,31 @@
 say() { printf '\n== %s\n' "$*"; }
 
 # make_environment FOLDER PIP_ARGUMENT..: a virtual environment with these things installed, unless it has them already.
+# FOLDER/.installed holds a line for each set of things installed since the requirements last changed.
 make_environment() {
-    local folder=$1 stamp
+    local folder=$1 python=${PYTHON:-python3} requirements stamp kept
     shift
-    stamp="$* $(cat requirements.txt requirements-dev.txt pyproject.toml | cksum)"
-    if [ "$(cat "$folder/.installed" 2>/dev/null)" = "$stamp" ]; then
-        say "Environment $folder is complete"
-        return
+    requirements=$(cat requirements.txt requirements-dev.txt pyproject.toml | cksum)
+    stamp="$* $requirements"
+    if "$folder/bin/python" -m pip --version > /dev/null 2>&1; then
+        if grep -qxF -e "$stamp" "$folder/.installed" 2> /dev/null; then
+            say "Environment $folder is complete"
+            return
+        fi
+    else
+        if ! command -v "$python" > /dev/null; then
+            echo "error: no $python here: name a Python of 3.11 or newer with PYTHON=python3.12 bash $0" >&2
+            exit 2
+        fi
+        if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+            echo "error: $python is $("$python" -V 2>&1): Python 3.11 or newer is needed; name one with PYTHON=python3.12 bash $0" >&2
+            exit 2
+        fi
+        "$python" -m venv --clear "$folder" # also what an interrupted call left without pip
     fi
-    if ! "${PYTHON:-python3}" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
-        echo "error: ${PYTHON:-python3} is $("${PYTHON:-python3}" -V 2>&1): Python 3.11 or newer is needed; name one with PYTHON=python3.12 bash $0" >&2
-        exit 2
-    fi
-    say "Making the environment $folder (PyTorch is large: this may take minutes)"
-    [ -x "$folder/bin/python" ] || "${PYTHON:-python3}" -m venv "$folder"
+    say "Installing into $folder (PyTorch is large: this may take minutes)"
+    kept=$(grep -F -e " $requirements" "$folder/.installed" 2> /dev/null || true)
+    printf '%s\n' "$kept" > "$folder/.installed"
     "$folder/bin/python" -m pip install --disable-pip-version-check --quiet "$@"
-    printf '%s' "$stamp" > "$folder/.installed"
+    printf '%s\n' "$stamp" >> "$folder/.installed"
 }

@@ -7,6 +7,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 
 gpu_id=${1:-cpu}
+if [[ ! $gpu_id =~ ^(cpu|[0-9]+(,[0-9]+)*)$ ]]; then
+    echo "usage: bash scripts/quickstart.sh [gpu_id such as 0 or 0,1, or cpu; default cpu]" >&2
+    exit 2
+fi
 model=SmolLM2-135M-Instruct
 output_dir=experiment-results/quickstart
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationConfig
+from transformers import AutoTokenizer, GenerationConfig
 
 from pipeline.common import access, hardware
 from pipeline.common.cli import main
 from pipeline.common.logs import log_to_console
-from pipeline.common.models import ignored_processors
+from pipeline.common.models import ignored_settings
 from tests.runs import MAX_LENGTH, Case, command, run_command, save_tiny_model
 
 pytest_plugins = ["tests.run_fixtures"]
@@ -44,6 +44,10 @@ def refuse(case: Case, capsys: pytest.CaptureFixture[str], *more: str, method: s
         ("pipeline_params.model_name=models/nowhere", "models/nowhere"),
         ("pipeline_params.model_name=./nowhere", "nowhere"),
         ("pipeline_params.model_name=/nowhere", "no folder /nowhere"),
+        ("pipeline_params.model_name=~nosuchuser/x", "~nosuchuser/x"),
+        ("eval_params.dataset_path=~nosuchuser/x", "~nosuchuser/x"),
+        (r'eval_params.dataset_path="a\u0000b"', "should be a path"),
+        (r'pipeline_params.model_name="a\u0000b"', "should be a path"),
         ("pipeline_params.model_name=a b", "neither an existing folder nor a possible hub id"),
         ("pipeline_params.model_name=config", "has no config.json"),
         ("pipeline_params.model_name=no-such/model", "the hub can't be reached"),  # tests are offline
@@ -59,6 +63,12 @@ def test_bad_limit(case: Case, capsys: pytest.CaptureFixture[str], limit: str, s
     line = refuse(case, capsys, "--limit", limit)
     assert f"--limit {limit}" in line
     assert said in line
+
+
+@pytest.mark.parametrize("option", ["--pipeline_config_dir", "--eval_config_dir", "--output_folder_dir"])
+@pytest.mark.parametrize("path", ["", "a\0b"])
+def test_bad_paths(case: Case, capsys: pytest.CaptureFixture[str], option: str, path: str) -> None:
+    assert f"{option}: found {path!r}" in refuse(case, capsys, option, path)
 
 
 def test_bad_files(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,6 +127,35 @@ def test_unfit_models(
     assert said in refuse(Case(tmp_path, model), capsys)
 
 
+@pytest.mark.parametrize("content", ["[]", "3", "null"])
+def test_config_that_is_no_object(
+    tmp_path: Path, isolated: None, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    model = save_tiny_model(tmp_path / "broken")
+    (model / "config.json").write_text(content)
+    assert "one of its files has what no such file should (TypeError" in refuse(Case(tmp_path, model), capsys)
+
+
+def test_no_tokenizer(tmp_path: Path, isolated: None, capsys: pytest.CaptureFixture[str]) -> None:
+    model = save_tiny_model(tmp_path / "broken")
+    (model / "tokenizer.json").unlink()
+    assert "has no tokenizer (tokenizer.json" in refuse(Case(tmp_path, model), capsys)
+
+
+@pytest.mark.parametrize("ids", ["2", 1.5, True, {"a": 1}, ["x"]])
+def test_bad_eos(tmp_path: Path, isolated: None, capsys: pytest.CaptureFixture[str], ids: object) -> None:
+    model = save_tiny_model(tmp_path / "broken")
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+    assert f"eos_token_id: found {ids!r}" in refuse(Case(tmp_path, model), capsys)
+
+
+@pytest.mark.parametrize("template", ["{% if %}", "{{ raise_exception('no users here') }}", "{{ 'a' + 1 }}"])
+def test_bad_chat_template(tmp_path: Path, isolated: None, capsys: pytest.CaptureFixture[str], template: str) -> None:
+    model = save_tiny_model(tmp_path / "broken", chat_template=template)
+    line = refuse(Case(tmp_path, model), capsys)
+    assert f"prompt Tiny/0: the chat template of {model} fails: " in line
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_broken_model_files(tmp_path: Path, isolated: None, capsys: pytest.CaptureFixture[str], name: str) -> None:
     model = save_tiny_model(tmp_path / "broken")
@@ -132,6 +171,15 @@ def test_prompt_longer_than_the_model_takes(case: Case, capsys: pytest.CaptureFi
     assert str(MAX_LENGTH) in line
 
 
+def test_prompt_outside_the_vocabulary(tmp_path: Path, isolated: None, capsys: pytest.CaptureFixture[str]) -> None:
+    model = save_tiny_model(tmp_path / "tokens-added")
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer.add_tokens(["x + 2"])
+    tokenizer.save_pretrained(model)
+    line = refuse(Case(tmp_path, model), capsys)
+    assert "prompt Tiny/2: the prompt has token ids from" in line
+
+
 def test_another_experiments_folder(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     assert main("fafo", case.argv()) == 0
     capsys.readouterr()
@@ -144,9 +192,14 @@ class _Hub(http.server.BaseHTTPRequestHandler):
     """Answers as the hub does for models that one may not see."""
 
     def do_HEAD(self) -> None:
-        gated = "gated" in self.path
-        self.send_response(403 if gated else 404)
-        self.send_header("X-Error-Code", "GatedRepo" if gated else "RepoNotFound")
+        if "gated" in self.path:
+            status, name, value = 403, "X-Error-Code", "GatedRepo"
+        elif "expired" in self.path:
+            status, name, value = 401, "X-Error-Message", "Invalid credentials in Authorization header"
+        else:
+            status, name, value = 404, "X-Error-Code", "RepoNotFound"
+        self.send_response(status)
+        self.send_header(name, value)
         self.end_headers()
 
     do_GET = do_HEAD  # noqa: N815 - the base class's name
@@ -156,7 +209,12 @@ class _Hub(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("some/gated-model", "HF_TOKEN"), ("some/unknown-model", "no model on the hub")]
+    ("name", "said"),
+    [
+        ("some/gated-model", "HF_TOKEN"),
+        ("some/unknown-model", "no model on the hub"),
+        ("some/expired-token", "does not accept the token from the environment's HF_TOKEN"),
+    ],
 )
 def test_hub_refusals(case: Case, tmp_path: Path, name: str, said: str) -> None:
     case.pipeline["model_name"] = name
@@ -216,7 +274,12 @@ def test_fault_of_the_program(case: Case, capsys: pytest.CaptureFixture[str], mo
     assert captured.err.startswith("error: ")
 
 
-@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("no room"), OSError(28, "No space left")])
+CPU_FULL = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate\n9 bytes")
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), torch.OutOfMemoryError("no room"), CPU_FULL, OSError(28, "No space left")]
+)
 def test_the_machine_gives_out(
     case: Case, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -224,10 +287,24 @@ def test_the_machine_gives_out(
         raise error
 
     monkeypatch.setattr("pipeline.common.experiment._warm_up", fail)
-    assert ("memory" if "Memory" in type(error).__name__ else "No space left") in refuse(case, capsys)
+    assert ("No space left" if isinstance(error, OSError) else "out of memory") in refuse(case, capsys)
 
 
-def test_ignored_processors_are_named() -> None:
-    config = GenerationConfig(repetition_penalty=1.1, no_repeat_ngram_size=3, do_sample=True, temperature=0.6)
-    assert ignored_processors(config) == ["repetition_penalty=1.1", "no_repeat_ngram_size=3"]
-    assert ignored_processors(GenerationConfig()) == []
+def test_memory_gives_out_while_loading(
+    case: Case, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise CPU_FULL
+
+    monkeypatch.setattr("pipeline.common.models._load_weights", fail)
+    assert "error: out of memory" in refuse(case, capsys)
+
+
+def test_ignored_settings_are_named() -> None:
+    config = GenerationConfig(
+        repetition_penalty=1.1, no_repeat_ngram_size=3, do_sample=True, temperature=0.6, top_p=1.0
+    )
+    named = ["repetition_penalty=1.1", "no_repeat_ngram_size=3", "do_sample=True", "temperature=0.6"]
+    assert ignored_settings(config) == named
+    assert ignored_settings(GenerationConfig(do_sample=False, temperature=0.6)) == []
+    assert ignored_settings(GenerationConfig()) == []

@@ -43,13 +43,16 @@ def test_run_and_run_again(case: Case, model: Path, capsys: pytest.CaptureFixtur
     assert record.eval_results.n_new_tokens == 3 * 12
     assert record.eval_results.window_cache_share is not None
     assert record.eval_results.window_cache_share < 0.5
+    assert record.management.ignored_generation_config == []
     assert record.management.versions["torch"] == torch.__version__
     assert (record.management.seed, record.management.dtype, record.management.device) == (
         42,
         "float32",
         "cpu",
     )
-    assert "3 prompts" in (case.output / "exp.log").read_text()
+    log = (case.output / "exp.log").read_text()
+    assert "3 prompts" in log
+    assert log.count("loading ") == 1  # logged before the folder was made
     assert "compressed" not in capsys.readouterr().out
 
     before = (case.output / "output_config.json").read_bytes()
@@ -107,6 +110,23 @@ def test_says_when_nothing_was_compressed(case: Case, capsys: pytest.CaptureFixt
     assert case.record()["eval_results"]["window_cache_share"] == 1.0
 
 
+@pytest.mark.parametrize("settings", [{"window": 0}, {"level": 2, "window": 1}], ids=str)
+def test_says_when_there_is_nothing_to_compress_for(case: Case, settings: dict[str, int]) -> None:
+    case.pipeline |= settings
+    case.write()
+    assert main("fafo", case.argv("--limit", "1")) == 0
+    assert "nothing was compressed: level" in (case.output / "exp.log").read_text()
+
+
+def test_ignored_generation_config_is_recorded(tmp_path: Path, isolated: None) -> None:
+    model = save_tiny_model(tmp_path / "sampling", do_sample=True, top_k=7, repetition_penalty=1.5)
+    case = Case(tmp_path, model)
+    assert main("fafo", case.argv("--limit", "1")) == 0
+    ignored = ["repetition_penalty=1.5", "do_sample=True", "top_k=7"]
+    assert case.record()["management"]["ignored_generation_config"] == ignored
+    assert ", ".join(ignored) in (case.output / "exp.log").read_text()
+
+
 def test_killed_run_resumes(tmp_path: Path, isolated: None, model: Path) -> None:
     whole = Case(tmp_path, model, n_rows=6)
     killed = Case(tmp_path, model, n_rows=6)
@@ -134,6 +154,7 @@ def test_killed_run_resumes(tmp_path: Path, isolated: None, model: Path) -> None
         return [(line["id"], line["output_token_ids"]) for line in case.lines()]
 
     assert outputs(killed) == outputs(whole)
+    assert "dropping its last line" in (killed.output / "exp.log").read_text()
     assert killed.record()["eval_results"]["n_prompts"] == 6
     assert len(killed.record()["management"]["sessions"]) == 2
 
@@ -202,3 +223,25 @@ def test_launchers(launcher: Path, model: Path, tmp_path: Path) -> None:
     name = "-".join([params["method"], *params.get("kv_method", "").replace("-", "").split()])
     assert record.parent.relative_to(tmp_path / "my results").parts[:2] == ("humaneval", name)
     assert launcher.stem.startswith(record.parent.name)
+
+
+LAUNCHER = str(ROOT / "scripts" / "humaneval" / "baseline" / "SmolLM2-135M-Instruct.sh")
+
+
+@pytest.mark.parametrize("gpu_id", ["gpu0", "-1", "0,", ",0", "0,,1", "cpu,0", "0 1"])
+def test_gpu_ids_that_are_none(gpu_id: str, tmp_path: Path) -> None:
+    commands = [["bash", LAUNCHER, gpu_id, "results"], ["bash", str(ROOT / "scripts" / "quickstart.sh"), gpu_id]]
+    for arguments in commands:
+        ended = run_command(arguments, tmp_path)
+        assert ended.returncode == 2
+        assert ended.stderr.startswith("usage:")
+
+
+def test_a_gpu_that_is_not_there_is_an_error(model: Path, tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    model_name = f"pipeline_params.model_name={model}"
+    arguments = ["bash", LAUNCHER, "99", "results", "--set", model_name]
+    ended = run_command(arguments, tmp_path, PATH=path, VIRTUAL_ENV=sys.prefix)
+    assert ended.returncode == 2
+    assert "no CUDA device is here" in ended.stderr
+    assert not (tmp_path / "results").exists()

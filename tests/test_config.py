@@ -74,6 +74,13 @@ def test_own_selector(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert load(case).pipeline_params()["num_local"] == 8
 
 
+def test_own_selector_that_does_not_import(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_selector.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    case.pipeline["kv_method"] = "broken_selector:Mine"
+    assert "can't be imported: ZeroDivisionError: division by zero" in refusal(case)
+
+
 @pytest.mark.parametrize(
     ("override", "section", "key", "value"),
     [
@@ -109,6 +116,10 @@ def test_malformed_overrides(text: str) -> None:
         ("window", True, "window: found true"),
         ("window", None, "window: found null"),
         ("level", 1, "level: found 1"),
+        ("level", 10**9, "level: found 1000000000; should be less than"),
+        ("window", 10**9, "window: found 1000000000; should be less than"),
+        ("num_guesses", 10**9, "num_guesses: found 1000000000; should be less than"),
+        ("n_new_tokens", 10**12, "n_new_tokens: found 1000000000000; should be less than"),
         ("num_guesses", -2, "num_guesses: found -2"),
         ("n_new_tokens", 0, "n_new_tokens: found 0"),
         ("num_local", 0, "num_local: found 0"),
@@ -122,6 +133,7 @@ def test_malformed_overrides(text: str) -> None:
         ("kv_method", None, "kv_method: found null"),
         ("kv_method", "nowhere:Class", "can't be imported"),
         ("kv_method", "json:Class", "can't be imported"),
+        ("kv_method", ".foo:Bar", "can't be imported: TypeError"),
         ("kv_method", "json:JSONDecoder", "not a pydantic dataclass"),
         ("method", "lookahead", 'method: found "lookahead"; it should be "fafo" or "baseline"'),
         ("dtype", "float64", 'dtype: found "float64"'),
@@ -177,6 +189,12 @@ def test_bad_eval_values(case: Case, key: str, value: Any, said: str) -> None:
         "management.sub_dir.raw_results=output_config.json",
         "management.sub_dir.input_config=exp.log",
         'management.sub_dir.output_config=""',
+        "management.sub_dir.output_config=.",
+        "management.sub_dir.raw_results=folder/raw.jsonl",
+        "management.sub_dir.raw_results=input_config",
+        "management.sub_dir.raw_results=output_config.json.tmp",
+        "management.sub_dir.raw_results=run.lock",
+        r'management.sub_dir.raw_results="a\u0000b"',
         "management.sub_dir.raw_result=raw.jsonl",
         "management.sub_dir=3",
         "eval_params.dataset.name=humaneval",

@@ -8,6 +8,7 @@ import pytest
 from filelock import FileLock
 
 from pipeline.common.config import load_experiment
+from pipeline.common.raw_results import append_result
 from pipeline.common.records import Environment, Fingerprint, OutputConfig, PromptResult, summarize
 from pipeline.common.results import RunFolder
 from pipeline.errors import UserError
@@ -40,9 +41,9 @@ def case(tmp_path: Path) -> Case:
     return Case(tmp_path, model="m")
 
 
-def open_folder(case: Case, rows: str = "0" * 64) -> RunFolder:
+def open_folder(case: Case, rows: str = "0" * 64, exp_desc: str = "desc") -> RunFolder:
     experiment = load_experiment(case.pipeline_file, case.eval_file)
-    return RunFolder(case.output, experiment, "desc", Fingerprint(n_rows=3, sha256=rows), IDS)
+    return RunFolder(case.output, experiment, exp_desc, Fingerprint(n_rows=3, sha256=rows), IDS)
 
 
 def record(case: Case, *sample_ids: str, finish: bool = False) -> RunFolder:
@@ -108,6 +109,20 @@ def test_resume_adds_up(case: Case) -> None:
     assert management.start_time == management.sessions[0].start_time
     assert management.end_time == management.sessions[1].end_time
     assert [line["id"] for line in case.lines()] == ["b", "a", "c"]
+
+
+def test_resuming_keeps_the_description(case: Case, caplog: pytest.LogCaptureFixture) -> None:
+    record(case, "a")
+    assert "--exp_desc" not in caplog.text
+    with open_folder(case, exp_desc="other").open(ENVIRONMENT):
+        pass
+    assert "begun with --exp_desc 'desc', which it keeps; 'other' is not recorded" in caplog.text
+    assert case.record()["management"]["exp_desc"] == "desc"
+
+
+def test_a_full_disk_is_named() -> None:
+    with pytest.raises(OSError, match=r"No space left on device: '/dev/full'"):
+        append_result(Path("/dev/full"), result("a"))
 
 
 def test_pauses_between_sessions_do_not_count(case: Case) -> None:

@@ -23,6 +23,15 @@ def hub_token() -> str | None:
     return _token_in(TOKEN_FILE)
 
 
+def token_source() -> str:
+    """Where the token that the hub gets comes from, for errors."""
+    if os.environ.get("HF_TOKEN", "").strip():
+        return "the environment's HF_TOKEN"
+    if _token_in(TOKEN_FILE):
+        return str(TOKEN_FILE)
+    return "an earlier login (hf auth login)"  # the hub client looks there when it is given none
+
+
 @cache  # asked for at every log record
 def _token_in(path: Path) -> str | None:
     if not path.is_file():

@@ -29,15 +29,15 @@ def _parser(method: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--exp_desc", required=True, help="a name for the run, kept in its record")
     parser.add_argument(
-        "--pipeline_config_dir", required=True, type=Path, metavar="FILE",
+        "--pipeline_config_dir", required=True, metavar="FILE",
         help=f"JSON file with pipeline_params: model and settings (config/pipeline_config/{method}/..)",
     )  # fmt: skip
     parser.add_argument(
-        "--eval_config_dir", required=True, type=Path, metavar="FILE",
+        "--eval_config_dir", required=True, metavar="FILE",
         help="JSON file with eval_params: the dataset (config/eval_config/..)",
     )  # fmt: skip
     parser.add_argument(
-        "--output_folder_dir", required=True, type=Path, metavar="FOLDER",
+        "--output_folder_dir", required=True, metavar="FOLDER",
         help="where results go; made if needed, resumed if it holds this run, refused if it holds another",
     )  # fmt: skip
     parser.add_argument(
@@ -52,20 +52,19 @@ def _run(method: str, args: argparse.Namespace) -> int:
     # Imported here because torch and transformers take seconds, which --help need not wait for.
     import logging
 
-    import torch
-
     from pipeline.common.access import redact
     from pipeline.common.logs import log_to_console
+    from pipeline.common.memory import is_out_of_memory
 
     log_to_console()
     try:
         _run_experiment(method, args)
         return 0
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        return _fail(redact(f"out of memory: {error}; use a smaller model, dtype or n_new_tokens"))
     except (UserError, OSError) as error:
         return _fail(redact(str(error)))
-    except Exception:
+    except Exception as error:
+        if is_out_of_memory(error):
+            return _fail(redact(f"out of memory: {error}; use a smaller model, dtype or n_new_tokens"))
         logging.getLogger(__name__).exception("a fault of this program")
         _say("error: a fault of this program; the traceback is in the log above")
         return 1
@@ -79,17 +78,29 @@ def _run_experiment(method: str, args: argparse.Namespace) -> None:
     if args.limit is not None:
         max_prompts = parse_value(args.limit)
         overrides.append(Override(f"--limit {args.limit}", ("eval_params", "max_prompts"), max_prompts))
-    experiment = load_experiment(args.pipeline_config_dir, args.eval_config_dir, overrides)
+    pipeline_file, eval_file, output_folder = (
+        _path(args, option) for option in ("pipeline_config_dir", "eval_config_dir", "output_folder_dir")
+    )
+    experiment = load_experiment(pipeline_file, eval_file, overrides)
     if experiment.pipeline.method != method:
         other = experiment.pipeline.method
         raise UserError(
-            f'{args.pipeline_config_dir}: pipeline_params.method: found "{other}"; here it is "{method}"; '
+            f'{pipeline_file}: pipeline_params.method: found "{other}"; here it is "{method}"; '
             f"run pipeline/{other}/main.py"
         )
 
     from pipeline.common.experiment import run_experiment
 
-    run_experiment(experiment, args.exp_desc, args.output_folder_dir.absolute())
+    run_experiment(experiment, args.exp_desc, output_folder.absolute())
+
+
+def _path(args: argparse.Namespace, option: str) -> Path:
+    from pipeline.common.paths import to_path
+
+    try:
+        return to_path(getattr(args, option))
+    except UserError as error:
+        raise UserError(f"--{option}: {error}") from None
 
 
 def _fail(message: str) -> int:

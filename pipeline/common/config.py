@@ -159,8 +159,9 @@ class _Checker:
             module, _, class_name = name.partition(":")
             try:
                 found = getattr(import_module(module), class_name)
-            except (ImportError, AttributeError, ValueError) as error:
-                raise self._error(where, f"found {_show(name)}, which can't be imported: {error}") from None
+            except Exception as error:  # the user's own module: it may raise anything
+                reason = f"{type(error).__name__}: {error}"
+                raise self._error(where, f"found {_show(name)}, which can't be imported: {reason}") from None
             if isinstance(found, type) and is_pydantic_dataclass(found) and issubclass(found, Selector):
                 return found
             raise self._error(where, f"found {_show(name)}, which is not a pydantic dataclass and a Selector")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from jinja2 import TemplateError
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
@@ -18,13 +19,13 @@ from pipeline.common.models import LoadedModel, load_model
 from pipeline.common.paths import from_root
 from pipeline.common.records import Fingerprint, PromptResult, summarize
 from pipeline.common.results import RunFolder
-from pipeline.common.schemas import LOG_NAME
+from pipeline.common.schemas import LOG_NAME, FafoParams
 from pipeline.common.seeds import seed_everything
 from pipeline.errors import UserError
 from pipeline.fafo.decode import generate
 from pipeline.fafo.selectors import Full
 from pipeline.fafo.settings import DecodeSettings, Generation
-from pipeline.fafo.support import context_limit
+from pipeline.fafo.support import check_prompt
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,7 @@ def run_experiment(experiment: Experiment, exp_desc: str, output_folder: Path) -
         log.info("%s: complete already, nothing to do", folder.path)
         return
     if not folder.pending:
-        with folder.open(environment=None):
+        with folder.open(environment=None), log_to_file(folder.path / LOG_NAME):
             _finish(folder)
         return
     seed_everything(experiment.pipeline.seed)
@@ -63,7 +64,7 @@ def run_experiment(experiment: Experiment, exp_desc: str, output_folder: Path) -
     prompts = encode_prompts([sample for sample in samples if sample.id in pending], loaded)
     _warm_up(loaded, prompts[0], settings)
     with (
-        folder.open(describe_environment(loaded.model.device, loaded.model.dtype)),
+        folder.open(describe_environment(loaded.model.device, loaded.model.dtype), loaded.ignored_generation_config),
         log_to_file(folder.path / LOG_NAME),
     ):
         log.info("%s: %d prompts, %d of them done already", exp_desc, len(samples), len(folder.results))
@@ -82,18 +83,17 @@ def encode_prompts(samples: Sequence[Sample], loaded: LoadedModel) -> list[Promp
     """Tokenize samples: through the chat template if the tokenizer has one, else as plain text.
 
     Raises:
-        UserError: a prompt is empty, or leaves the model no room for a new token.
+        UserError: the template fails, or a prompt is empty, leaves the model no room for a new token, or has ids
+            that the model does not know.
     """
-    limit = context_limit(loaded.model.config)
-    prompts = [Prompt(sample, _encode(sample, loaded)) for sample in samples]
-    for prompt in prompts:
-        if not prompt.token_ids:
-            raise UserError(f"prompt {prompt.sample.id}: has no tokens; a prompt needs at least one")
-        if limit is not None and len(prompt.token_ids) >= limit:
-            raise UserError(
-                f"prompt {prompt.sample.id}: has {len(prompt.token_ids)} tokens; the model takes {limit}, "
-                "new ones included; leave the prompt out or use a model with a longer context"
-            )
+    prompts = []
+    for sample in samples:
+        try:
+            token_ids = _encode(sample, loaded)
+            check_prompt(token_ids, loaded.model.config)
+        except UserError as error:
+            raise UserError(f"prompt {sample.id}: {error}") from None
+        prompts.append(Prompt(sample, token_ids))
     return prompts
 
 
@@ -107,7 +107,10 @@ def _encode(sample: Sample, loaded: LoadedModel) -> list[int]:
     tokenizer = loaded.tokenizer
     if tokenizer.chat_template is None:
         return tokenizer(sample.text)["input_ids"]
-    text = tokenizer.apply_chat_template(list(sample.messages), add_generation_prompt=True, tokenize=False)
+    try:
+        text = tokenizer.apply_chat_template(list(sample.messages), add_generation_prompt=True, tokenize=False)
+    except (TemplateError, TypeError, ValueError) as error:  # a template is a program: it raises as programs do
+        raise UserError(f"the chat template of {tokenizer.name_or_path} fails: {error}") from error
     return tokenizer(text, add_special_tokens=False)["input_ids"]  # the template writes them out
 
 
@@ -165,12 +168,19 @@ def _finish(folder: RunFolder) -> None:
 
 
 def _warn_if_uncompressed(folder: RunFolder) -> None:
-    """A run in which the window branch always saw the whole cache must not pass for a compressed one."""
-    if isinstance(folder.experiment.selector, Full):
+    """A run without a window branch, or one that always saw the whole cache, must not pass for a compressed one."""
+    params = folder.experiment.pipeline
+    if not isinstance(params, FafoParams) or isinstance(folder.experiment.selector, Full):
         return
-    windowed = [r for r in folder.results if r.window_cache_tokens is not None]
-    if windowed and all(r.window_cache_tokens == r.cache_tokens for r in windowed):
+    if (params.level - 1) * params.window <= 1:  # rows of the window, the root being one of them
+        log.warning(
+            "nothing was compressed: level %d with window %d has no window branch, the only one that %s compresses for",
+            params.level,
+            params.window,
+            params.kv_method,
+        )
+    elif all(result.window_cache_tokens == result.cache_tokens for result in folder.results):
         log.warning(
             "nothing was compressed: no context was longer than what %s keeps, so window rows saw all of it",
-            folder.experiment.pipeline_params()["kv_method"],
+            params.kv_method,
         )

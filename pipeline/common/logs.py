@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging.handlers import MemoryHandler
 from pathlib import Path
 
 from pipeline.common.access import RedactingFormatter
@@ -12,24 +13,33 @@ _FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
 def log_to_console() -> None:
-    """Send log records to standard output; standard error is for progress bars and the final error."""
+    """Send log records to standard output; standard error is for progress bars and the final error.
+
+    They are kept as well, for `log_to_file`: a run's folder is made only when much is logged already.
+    """
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(RedactingFormatter(_FORMAT, datefmt="%H:%M:%S"))
     root = logging.getLogger()
-    root.handlers = [handler]
+    early = MemoryHandler(capacity=sys.maxsize, flushLevel=sys.maxsize, flushOnClose=False)
+    root.handlers = [handler, early]
     root.setLevel(logging.INFO)
 
 
 @contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
-    """Also append log records to `path`."""
+    """Also append log records to `path`, first those that were logged since `log_to_console`."""
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(RedactingFormatter(_FORMAT))
-    logging.getLogger().addHandler(handler)
+    root = logging.getLogger()
+    for early in [kept for kept in root.handlers if isinstance(kept, MemoryHandler)]:
+        root.removeHandler(early)
+        early.setTarget(handler)
+        early.flush()
+    root.addHandler(handler)
     try:
         yield
     finally:
-        logging.getLogger().removeHandler(handler)
+        root.removeHandler(handler)
         handler.close()
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from huggingface_hub.errors import (
     GatedRepoError,
+    HfHubHTTPError,
     HFValidationError,
     LocalEntryNotFoundError,
     OfflineModeIsEnabled,
@@ -23,8 +24,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from pipeline.common.access import hub_token
+from pipeline.common.access import hub_token, token_source
 from pipeline.common.hardware import check_memory, resolve_device
+from pipeline.common.memory import is_out_of_memory
 from pipeline.common.paths import from_root
 from pipeline.common.schemas import PipelineParams
 from pipeline.errors import UserError
@@ -32,8 +34,8 @@ from pipeline.fafo.support import check_model, context_limit
 
 log = logging.getLogger(__name__)
 
-# What changes a greedy choice when it is set, and the values that leave it alone.
-_GREEDY_PROCESSORS: dict[str, tuple[object, ...]] = {
+# What of a generation config changes greedy outputs when it is set, and the values that leave them alone.
+_GREEDY_SETTINGS: dict[str, tuple[object, ...]] = {
     "repetition_penalty": (None, 1, 1.0),
     "encoder_repetition_penalty": (None, 1, 1.0),
     "no_repeat_ngram_size": (None, 0),
@@ -49,16 +51,39 @@ _GREEDY_PROCESSORS: dict[str, tuple[object, ...]] = {
     "forced_eos_token_id": (None,),
     "exponential_decay_length_penalty": (None,),
     "guidance_scale": (None, 1, 1.0),
+    "watermarking_config": (None,),
+    "stop_strings": (None, []),
+    "max_time": (None,),
+    "do_sample": (None, False),
 }
+# The same for what matters with do_sample only.
+_SAMPLING_SETTINGS: dict[str, tuple[object, ...]] = {
+    "temperature": (None, 1, 1.0),
+    "top_k": (None, 0),
+    "top_p": (None, 1, 1.0),
+    "min_p": (None, 0, 0.0),
+    "top_h": (None,),
+    "typical_p": (None, 1, 1.0),
+    "epsilon_cutoff": (None, 0, 0.0),
+    "eta_cutoff": (None, 0, 0.0),
+}
+# One of these holds a tokenizer of the model types that are supported.
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
+# What transformers raises for a file that is no JSON object, or has values of wrong types.
+_BROKEN = (LookupError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to decode. eos_token_ids: all that end an output."""
+    """A model ready to decode.
+
+    eos_token_ids: all that end an output. ignored_generation_config: see `ignored_settings`.
+    """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     eos_token_ids: tuple[int, ...]
+    ignored_generation_config: list[str]
 
 
 def load_model(params: PipelineParams) -> LoadedModel:
@@ -80,26 +105,37 @@ def load_model(params: PipelineParams) -> LoadedModel:
         model = _load_weights(source, dtype, device, token)
     except UserError:
         raise
-    except (OSError, ValueError, ImportError, RuntimeError, KeyError, SafetensorError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
+    except (*_BROKEN, OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
+        if is_out_of_memory(error):
             raise
         raise UserError(f"pipeline_params.model_name: found {params.model_name!r}, {_reason(error)}") from error
-    if unused := ignored_processors(model.generation_config):
-        log.warning("the model's generation config sets %s; decoding is plain greedy, without it", ", ".join(unused))
-    return LoadedModel(model, tokenizer, eos_ids(model.generation_config))
+    if ignored := ignored_settings(model.generation_config):
+        log.warning("the model's generation config sets %s; decoding is plain greedy, without it", ", ".join(ignored))
+    return LoadedModel(model, tokenizer, eos_ids(model.generation_config), ignored)
 
 
 def eos_ids(generation_config: GenerationConfig | None) -> tuple[int, ...]:
-    """All EOS ids of a generation config, which holds one, a list of them, or none."""
-    ids = generation_config.eos_token_id if generation_config else None
-    return () if ids is None else (ids,) if isinstance(ids, int) else tuple(ids)
+    """All EOS ids of a generation config, which holds one, a list of them, or none.
+
+    Raises:
+        UserError: it holds anything else.
+    """
+    found = generation_config.eos_token_id if generation_config else None
+    ids = [] if found is None else found if isinstance(found, list) else [found]
+    if any(type(token) is not int for token in ids):
+        raise UserError(
+            f"the model's generation config: eos_token_id: found {found!r}; it should be a token id, or a list of them"
+        )
+    return tuple(ids)
 
 
-def ignored_processors(generation_config: GenerationConfig | None) -> list[str]:
-    """The settings, as "name=value", that make transformers' greedy output differ from plain decoding."""
+def ignored_settings(generation_config: GenerationConfig | None) -> list[str]:
+    """The settings, as "name=value", that make transformers' own output differ from plain decoding."""
+    sampling = getattr(generation_config, "do_sample", None)
+    settings = _GREEDY_SETTINGS | _SAMPLING_SETTINGS if sampling else _GREEDY_SETTINGS
     return [
         f"{name}={value}"
-        for name, neutral in _GREEDY_PROCESSORS.items()
+        for name, neutral in settings.items()
         if (value := getattr(generation_config, name, None)) not in neutral
     ]
 
@@ -110,6 +146,11 @@ def _source(name: str) -> str:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise UserError(f"pipeline_params.model_name: {folder} has no config.json; name a model's folder")
+        if not any((folder / file).is_file() for file in _TOKENIZER_FILES):
+            raise UserError(
+                f"pipeline_params.model_name: {folder} has no tokenizer ({' or '.join(_TOKENIZER_FILES)}); "
+                "put the model's there"
+            )
         return str(folder)
     if name.rstrip("/") == "models/SmolLM2-135M-Instruct":
         raise UserError(f"pipeline_params.model_name: no folder {folder}; python scripts/prepare_smollm2.py makes it")
@@ -155,8 +196,13 @@ def _reason(error: BaseException) -> str:
             )
         if isinstance(link, RepositoryNotFoundError):
             return "which is no folder, and no model on the hub (or a private one); check the spelling"
+        if isinstance(link, HfHubHTTPError) and link.response.status_code == 401:
+            return f"but the hub does not accept the token from {token_source()}; put a valid one there, or none"
         if isinstance(link, HFValidationError):
             return "which is neither an existing folder nor a possible hub id"
         if isinstance(link, LocalEntryNotFoundError | OfflineModeIsEnabled):
             return "which is no folder, and the hub can't be reached; check the network or name a folder"
-    return f"which can't be loaded: {(str(error).strip() or repr(error)).splitlines()[0]}"
+    reason = (str(error).strip() or repr(error)).splitlines()[0]
+    if isinstance(error, _BROKEN):
+        reason = f"one of its files has what no such file should ({type(error).__name__}: {reason})"
+    return f"which can't be loaded: {reason}"

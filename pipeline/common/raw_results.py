@@ -3,7 +3,8 @@
 import json
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -14,9 +15,20 @@ from pipeline.errors import UserError
 log = logging.getLogger(__name__)
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Have what the system refuses within name the file, which errors of writing leave out (a full disk's)."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def append_result(path: Path, result: PromptResult) -> None:
     """Add a line; on return it is on the disk."""
-    with path.open("ab") as file:
+    with naming(path), path.open("ab") as file:
         # Plain ASCII, since common readers take U+2028 and its like in a text for a line's end.
         file.write(json.dumps(result.model_dump()).encode("ascii") + b"\n")
         file.flush()

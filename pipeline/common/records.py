@@ -89,6 +89,7 @@ class Management(Environment):
     """How a run came about; the environment is that of the latest session.
 
     exp_duration: seconds, the sum over all sessions, without the pauses between them.
+    ignored_generation_config: what the model's generation config sets and plain decoding leaves out, as "name=value".
     """
 
     exp_desc: str
@@ -99,6 +100,7 @@ class Management(Environment):
     exp_duration: float | None
     seed: int
     dataset: Fingerprint
+    ignored_generation_config: list[str] = Field(default_factory=list)  # records of older runs lack it
     sessions: list[Session]
 
 

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from pipeline.common.config import Experiment
-from pipeline.common.raw_results import append_result, drop_partial_line, read_results
+from pipeline.common.raw_results import append_result, drop_partial_line, naming, read_results
 from pipeline.common.records import (
     Environment,
     EvalResults,
@@ -24,7 +24,7 @@ from pipeline.common.records import (
     PromptResult,
     Session,
 )
-from pipeline.common.schemas import LOCK_NAME
+from pipeline.common.schemas import LOCK_NAME, TEMPORARY_SUFFIX
 from pipeline.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -89,10 +89,11 @@ class RunFolder:
                 )
 
     @contextmanager
-    def open(self, environment: Environment | None) -> Iterator[None]:
+    def open(self, environment: Environment | None, ignored_generation_config: Sequence[str] = ()) -> Iterator[None]:
         """Hold the folder for one session: create or resume it.
 
         environment: what this session runs on; None if all prompts are answered and only the summary lacks.
+        ignored_generation_config: see `Management`.
 
         Raises:
             UserError: another process holds the folder, or see `inspect`.
@@ -101,7 +102,7 @@ class RunFolder:
         try:
             with FileLock(self.path / LOCK_NAME, timeout=0):
                 self.inspect()
-                self._begin(environment)
+                self._begin(environment, ignored_generation_config)
                 yield
         except Timeout:
             raise UserError(
@@ -124,7 +125,7 @@ class RunFolder:
         self.record.eval_results = eval_results
         self._write_record()
 
-    def _begin(self, environment: Environment | None) -> None:
+    def _begin(self, environment: Environment | None, ignored_generation_config: Sequence[str]) -> None:
         """Write the record first: from then on the folder is known to be this experiment's."""
         if self.record is None:
             assert environment is not None, "a new run has an environment"
@@ -132,9 +133,17 @@ class RunFolder:
         else:
             drop_partial_line(self.raw_results)
             self._close_killed_session(self.record.management)
+            if self.record.management.exp_desc != self.exp_desc:
+                log.warning(
+                    "this run was begun with --exp_desc %r, which it keeps; %r is not recorded",
+                    self.record.management.exp_desc,
+                    self.exp_desc,
+                )
             self.record.eval_results = None
             if environment is not None:
                 self._add_session(self.record.management, environment)
+        if environment is not None:
+            self.record.management.ignored_generation_config = list(ignored_generation_config)
         self._write_record()
         folder = self.path / self.experiment.sub_dir.input_config
         folder.mkdir(parents=True, exist_ok=True)
@@ -221,8 +230,8 @@ class RunFolder:
 
 def _replace(path: Path, content: bytes) -> None:
     """Write a whole file or nothing."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    with naming(temporary), temporary.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

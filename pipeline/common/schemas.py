@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -13,6 +12,7 @@ from pipeline.fafo.settings import Level, NumGuesses, NumNewTokens, Window
 LOG_NAME = "exp.log"
 LOCK_NAME = "run.lock"
 RESERVED_NAMES = (LOG_NAME, LOCK_NAME)  # in the output folder
+TEMPORARY_SUFFIX = ".tmp"  # of the record while it is being written
 
 
 def _check_device(device: str) -> str:
@@ -34,10 +34,10 @@ def _check_dataset(name: str) -> str:
     return name
 
 
-def _check_sub_path(name: str) -> str:
-    path = PurePosixPath(name)
-    if not path.parts or path.is_absolute() or ".." in path.parts:
-        raise ValueError("should be a relative path inside the output folder")
+def _check_sub_name(name: str) -> str:
+    plain = name.removesuffix("/")
+    if plain in ("", ".", "..") or "/" in plain or "\0" in plain:
+        raise ValueError("should be a plain name, of a file or folder right in the output folder")
     return name
 
 
@@ -92,21 +92,22 @@ class EvalParams(Schema):
     max_prompts: Annotated[int, Field(ge=1)] | None = None  # None: all
 
 
-SubPath = Annotated[str, AfterValidator(_check_sub_path)]
+SubName = Annotated[str, AfterValidator(_check_sub_name)]
 
 
 class SubDir(Schema):
     """Names inside the output folder."""
 
-    input_config: SubPath = "input_config/"
-    raw_results: SubPath = "raw_results.jsonl"
-    output_config: SubPath = "output_config.json"
+    input_config: SubName = "input_config/"
+    raw_results: SubName = "raw_results.jsonl"
+    output_config: SubName = "output_config.json"
 
     @model_validator(mode="after")
     def _are_distinct(self) -> Self:
-        names = [PurePosixPath(name) for name in (self.input_config, self.raw_results, self.output_config)]
-        if len({*names, *map(PurePosixPath, RESERVED_NAMES)}) < len(names) + len(RESERVED_NAMES):
-            raise ValueError(f"should be three different names, none of them {' or '.join(RESERVED_NAMES)}")
+        names = [name.removesuffix("/") for name in (self.input_config, self.raw_results, self.output_config)]
+        reserved = [*RESERVED_NAMES, names[-1] + TEMPORARY_SUFFIX]
+        if len({*names, *reserved}) < len(names) + len(reserved):
+            raise ValueError(f"should be three different names, none of them {' or '.join(reserved)}")
         return self
 
 

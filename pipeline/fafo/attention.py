@@ -7,7 +7,9 @@ forward pass has. So modeling code is neither copied nor patched.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import RLock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +22,7 @@ from pipeline.fafo.partial import Partial, attend, merge
 from pipeline.fafo.selectors.base import KeyValues, LayerView
 
 ATTENTION_NAME = "fafo"
+_LOCKS: WeakKeyDictionary[PreTrainedModel, RLock] = WeakKeyDictionary()
 
 
 @dataclass
@@ -106,13 +109,17 @@ AttentionInterface.register(ATTENTION_NAME, fafo_attention)
 
 @contextmanager
 def fafo_attention_on(model: PreTrainedModel) -> Iterator[None]:
-    """Let `model` attend by `fafo_attention`; afterwards, whatever happens, it attends as before."""
-    before = model.config._attn_implementation
-    model.set_attn_implementation(ATTENTION_NAME)
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(before)
+    """Let `model` attend by `fafo_attention`; afterwards, whatever happens, it attends as before.
+
+    Threads that decode with the same model take turns.
+    """
+    with _LOCKS.setdefault(model, RLock()):
+        before = model.config._attn_implementation
+        model.set_attn_implementation(ATTENTION_NAME)
+        try:
+            yield
+        finally:
+            model.set_attn_implementation(before)
 
 
 def see(query: Tensor, cached: list[KeyValues], among_new: Partial, scaling: float) -> Tensor:

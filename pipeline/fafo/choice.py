@@ -37,7 +37,7 @@ class ProcessedChoice:
         """Choose what follows `text`, given the model's logits [vocabulary] there."""
         raw = logits.unsqueeze(0).to(dtype=torch.float32, copy=True)
         prefix = torch.tensor([self.before + text], device=logits.device)
-        scores = self.processors(prefix, raw.clone() if self.keep else raw)
+        scores = self.processors(prefix, raw.clone() if self.keep else raw)  # type: ignore[arg-type]
         if self.keep:
             self.logits.append(raw)
             self.scores.append(scores)

@@ -2,21 +2,21 @@
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipeline.errors import UserError
 from pipeline.fafo.attention import Step, fafo_attention_on
 from pipeline.fafo.cache import FullCache
-from pipeline.fafo.exact import TILE
+from pipeline.fafo.exact import TILE, FixedShapeLinear
 from pipeline.fafo.layout import Layout, lay_out
 from pipeline.fafo.pool import NgramPool
 from pipeline.fafo.selectors import LayerView
 from pipeline.fafo.selectors.base import KeyValues
 from pipeline.fafo.settings import DecodeSettings, Generation, StopReason
-from pipeline.fafo.support import check_model, context_limit
+from pipeline.fafo.support import check_model, check_prompt, context_limit
 from pipeline.fafo.tree import GuessTree
 from pipeline.fafo.verify import accept
 from pipeline.fafo.window import JacobiWindow
@@ -54,7 +54,7 @@ class Decoding:
     ) -> None:
         """Prepare; arguments and errors are those of `generate`. `should_stop` is asked after each new token."""
         check_model(model.config)
-        _check_prompt(prompt_ids, model)
+        check_prompt(prompt_ids, model.config)
         self.model = model
         self.head_device = model.get_output_embeddings().weight.device  # another one where layers are spread out
         self.settings = settings
@@ -140,17 +140,20 @@ class Decoding:
     def _forward(self, layout: Layout) -> Tensor:
         """Run the model on the step's rows; return the logits of `layout.logit_rows`, [rows, vocabulary]."""
         n_logits = len(layout.logit_rows)
+        fixed_shapes: AbstractContextManager[object] = nullcontext()
         if self.settings.exact:
             layout = layout.padded(TILE)
+            fixed_shapes = FixedShapeLinear(len(layout.tokens), -(-layout.n_verify // TILE) * TILE)
         n_rows = len(layout.tokens)
         rows = torch.tensor([*layout.tokens, *layout.positions, *layout.logit_rows]).to(self.model.device)  # one copy
-        output = self.model(
-            input_ids=rows[None, :n_rows],
-            position_ids=rows[None, n_rows : 2 * n_rows],
-            use_cache=False,
-            logits_to_keep=rows[2 * n_rows :].to(self.head_device),
-            fafo_step=Step(self.cache, layout, self.views, self.settings.exact),
-        )
+        with fixed_shapes:
+            output = self.model(
+                input_ids=rows[None, :n_rows],
+                position_ids=rows[None, n_rows : 2 * n_rows],
+                use_cache=False,
+                logits_to_keep=rows[2 * n_rows :].to(self.head_device),
+                fafo_step=Step(self.cache, layout, self.views, self.settings.exact),
+            )
         return output.logits[0, :n_logits]
 
     def _take(self, predicted: int, logits: Tensor) -> int | None:
@@ -180,7 +183,7 @@ def _max_rows(settings: DecodeSettings) -> int:
     """Most rows of a step."""
     n_columns = settings.window + settings.level - 2 if settings.window else 0
     n_rows = 1 + (settings.level - 1) * (settings.num_guesses + n_columns)
-    return n_rows + TILE if settings.exact else n_rows
+    return n_rows + 2 * TILE if settings.exact else n_rows
 
 
 def _length_limit(model: PreTrainedModel, n_prompt: int, n_new: int) -> tuple[int, StopReason]:
@@ -189,19 +192,6 @@ def _length_limit(model: PreTrainedModel, n_prompt: int, n_new: int) -> tuple[in
     if limit is not None and n_prompt + n_new > limit:
         return limit, "context_limit"
     return n_prompt + n_new, "length"
-
-
-def _check_prompt(prompt_ids: list[int], model: PreTrainedModel) -> None:
-    if not prompt_ids:
-        raise UserError("the prompt is empty: decoding needs at least one token")
-    n_vocabulary = model.config.vocab_size
-    if not 0 <= min(prompt_ids) <= max(prompt_ids) < n_vocabulary:
-        raise UserError(
-            f"the prompt has token ids from {min(prompt_ids)} to {max(prompt_ids)}: right are 0 to {n_vocabulary - 1}"
-        )
-    limit = context_limit(model.config)
-    if limit is not None and len(prompt_ids) >= limit:
-        raise UserError(f"the prompt has {len(prompt_ids)} tokens: the model takes {limit}, new ones included")
 
 
 def _now(device: torch.device) -> float:

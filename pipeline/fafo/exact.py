@@ -1,24 +1,57 @@
-"""Attention whose result for a token does not depend on what it is batched with, bit by bit.
+"""Forward passes whose result for a token does not depend on what it is batched with, bit by bit.
 
-A sum of floating-point numbers depends on its order. In the default mode a token's scores are summed in the order
-that its step happens to have: the cache first, then the step's own rows, with as many query rows as there are guesses.
-Here the order is a matter of the token's position alone. Keys are reduced in blocks of `BLOCK` absolute positions, each
-by a kernel call of one fixed shape (`TILE` query rows, always masked), and the blocks are merged from first to last. For
-a guess, the keys of its ancestors are gathered into their places in the last blocks, so that they look as they would if
-they had been decoded one by one.
+A sum of floating-point numbers depends on its order, and the order on the kernel: matrix products of 1, 16 and 64 rows
+may add up the same row differently, and attention sums the cache first and a step's own rows after it, wherever the
+step happens to begin. Here the order is a matter of the token and its position alone:
+
+- Linear layers see the rows that are verified in tiles of `TILE` rows, the last one padded (`FixedShapeLinear`).
+- Attention reduces keys in blocks of `BLOCK` absolute positions, each by a kernel call of one fixed shape (`TILE` query
+  rows, always masked), and merges the blocks from first to last. For a guess, the keys of its ancestors are gathered
+  into their places in the last blocks, so that they look as they would if they had been decoded one by one.
+
+What window rows compute need not be exact and is not.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
+from torch.overrides import TorchFunctionMode
 
 from pipeline.fafo.partial import Partial, attend, merge
 from pipeline.fafo.tree import GuessTree
 
 BLOCK = 128  # keys
-TILE = 16  # query rows; a step's rows are padded to a multiple, which also fixes the kernels of the linear layers
+TILE = 32  # rows; elementwise kernels on CPUs round what is left over after 32 numbers differently
 MAX_LEVEL = TILE  # a guess and the root fit into one tile
+
+
+class FixedShapeLinear(TorchFunctionMode):
+    """While active, linear layers take a step's first rows in tiles of `TILE`, so that each sees one kernel.
+
+    n_rows: rows of the step; n_exact: how many of them are tiled, a multiple of `TILE`. An input with another number of
+    rows (what goes to the head) is tiled as a whole.
+    """
+
+    def __init__(self, n_rows: int, n_exact: int) -> None:
+        super().__init__()
+        self.n_rows = n_rows
+        self.n_exact = n_exact
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is not linear:
+            return func(*args, **(kwargs or {}))
+        rows, *parameters = args
+        n_exact = self.n_exact if rows.shape[-2] == self.n_rows else rows.shape[-2]
+        tiles = [*rows[..., :n_exact, :].split(TILE, dim=-2)]
+        if n_exact < rows.shape[-2]:
+            tiles.append(rows[..., n_exact:, :])
+        return torch.cat([linear(tile, *parameters, **(kwargs or {})) for tile in tiles], dim=-2)
 
 
 @dataclass(frozen=True)
@@ -82,7 +115,7 @@ def exact_attention(query: Tensor, keys: Tensor, values: Tensor, scaling: float,
         mask = query.new_zeros(visible.shape).masked_fill_(~visible, -torch.inf)
         output, lse = attend(by_chain, (tail[0][:, block], tail[1][:, block]), scaling, mask)
         sees_any = visible.any(-1)  # [chains, 1, TILE]
-        parts.append((output, lse.masked_fill(~sees_any, -torch.inf)))
+        parts.append((output.contiguous(), lse.masked_fill(~sees_any, -torch.inf).contiguous()))
     merged = merge(parts).to(query.dtype)  # [chains, heads, TILE, head_dim]
     return merged.transpose(1, 2).flatten(0, 1)[plan.place].transpose(0, 1).unsqueeze(0)
 

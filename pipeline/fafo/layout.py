@@ -32,18 +32,25 @@ class Layout:
     logit_rows: list[int]
 
     def padded(self, multiple: int) -> "Layout":
-        """The same with rows, and logit rows, up to a multiple; what is added sees the root and means nothing."""
-        n_rows = len(self.tokens)
-        n_more = -n_rows % multiple
-        visible = np.zeros((n_rows + n_more, n_rows + n_more), dtype=np.bool_)
-        visible[:n_rows, :n_rows] = self.visible
-        visible[n_rows:, 0] = True
+        """The same, with root and guesses, all rows, and logit rows each padded to a multiple.
+
+        What is added sees the root and means nothing.
+        """
+        n_rows, n_verify = len(self.tokens), self.n_verify
+        n_between = -n_verify % multiple
+        n_behind = -(n_rows + n_between) % multiple
+        order = [*range(n_verify), *[0] * n_between, *range(n_verify, n_rows), *[0] * n_behind]
+        visible = self.visible[np.ix_(order, order)]
+        is_new = np.array([i > 0 and row == 0 for i, row in enumerate(order)])
+        visible[:, is_new] = False
+        logit_rows = [row + n_between if row >= n_verify else row for row in self.logit_rows]
         return replace(
             self,
-            tokens=self.tokens + self.tokens[:1] * n_more,
-            positions=self.positions + self.positions[:1] * n_more,
+            tokens=[self.tokens[row] for row in order],
+            positions=[self.positions[row] for row in order],
+            n_verify=n_verify,
             visible=visible,
-            logit_rows=self.logit_rows + [0] * (-len(self.logit_rows) % multiple),
+            logit_rows=logit_rows + [0] * (-len(logit_rows) % multiple),
         )
 
 

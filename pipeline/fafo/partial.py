@@ -29,26 +29,31 @@ def attend(
             query, keys, values, 0.0, causal, attn_mask=mask, scale=scaling
         )
     batch, heads, rows, head_dim = query.shape
-    kv_heads = keys.shape[1]
-    folded = query.reshape(batch, kv_heads, -1, head_dim)  # heads of one group become rows
-    if causal:
-        mask = query.new_full((rows, rows), -torch.inf).triu_(1)
+    group = heads // keys.shape[1]
+    if causal:  # rows and keys are a stretch of text, in which each key is read by many rows: repeating it is cheap
+        keys, values = (t.repeat_interleave(group, dim=1) for t in (keys, values))
+        return _attend_ungrouped(query, keys, values, scaling, causal=True)
+    folded = query.reshape(batch, keys.shape[1], -1, head_dim)  # heads of one group become rows
     if mask is not None:
-        mask = mask.repeat(heads // kv_heads, 1)
-    output, lse = _attend_folded(folded, keys, values, scaling, mask)
+        mask = mask.repeat(*(1,) * (mask.dim() - 2), group, 1)
+    output, lse = _attend_ungrouped(folded, keys, values, scaling, mask)
     return output.reshape(batch, heads, rows, head_dim), lse.reshape(batch, heads, rows)
 
 
-def _attend_folded(query: Tensor, keys: Tensor, values: Tensor, scaling: float, mask: Tensor | None) -> Partial:
-    """`attend` with as many query heads as KV heads."""
+def _attend_ungrouped(
+    query: Tensor, keys: Tensor, values: Tensor, scaling: float, mask: Tensor | None = None, causal: bool = False
+) -> Partial:
+    """`attend` with as many query heads as KV heads, not on a CPU."""
     if query.device.type == "cuda" and mask is None and query.shape[-1] % 8 == 0:
         output, lse, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
-            query, keys, values, None, True, scale=scaling
+            query, keys, values, None, True, is_causal=causal, scale=scaling
         )
         return output, lse[:, :, : query.shape[2]]  # the kernel pads its rows
     scores = (query.float() * scaling) @ keys.float().mT
+    if causal:
+        mask = scores.new_full(scores.shape[-2:], -torch.inf).triu_(1)
     if mask is not None:
-        scores = scores + mask.float()
+        scores = scores + mask
     lse = scores.logsumexp(dim=-1)
     weights = (scores - lse.unsqueeze(-1)).exp_()
     return (weights.to(values.dtype) @ values), lse

@@ -10,10 +10,10 @@ from pipeline.fafo.exact import MAX_LEVEL
 from pipeline.fafo.selectors import Full, Selector
 
 StopReason = Literal["eos", "length", "context_limit", "criteria"]
-NumNewTokens = Annotated[int, Field(ge=1)]
-Level = Annotated[int, Field(ge=2)]
-Window = Annotated[int, Field(ge=0)]
-NumGuesses = Annotated[int, Field(ge=0)]
+NumNewTokens = Annotated[int, Field(ge=1, le=1_000_000)]
+Level = Annotated[int, Field(ge=2, le=64)]
+Window = Annotated[int, Field(ge=0, le=1024)]
+NumGuesses = Annotated[int, Field(ge=0, le=1024)]
 
 
 @dataclass(frozen=True, config={"extra": "forbid", "strict": True, "arbitrary_types_allowed": True})

@@ -1,5 +1,7 @@
 """Which models the decoder can decode losslessly, decided from the config before any weights are loaded."""
 
+from collections.abc import Sequence
+
 from transformers import PretrainedConfig
 
 from pipeline.errors import UserError
@@ -36,3 +38,20 @@ def check_model(config: PretrainedConfig) -> None:
 def context_limit(config: PretrainedConfig) -> int | None:
     """Most tokens of prompt and output together, None if the config names no limit."""
     return getattr(config, "max_position_embeddings", None)
+
+
+def check_prompt(prompt_ids: Sequence[int], config: PretrainedConfig) -> None:
+    """Raise `UserError` if a prompt is empty, has ids outside the vocabulary, or leaves no room for a new token."""
+    if not prompt_ids:
+        raise UserError("the prompt is empty: decoding needs at least one token")
+    smallest, largest = min(prompt_ids), max(prompt_ids)
+    if smallest < 0 or largest >= config.vocab_size:
+        raise UserError(
+            f"the prompt has token ids from {smallest} to {largest}: right are 0 to {config.vocab_size - 1}"
+        )
+    limit = context_limit(config)
+    if limit is not None and len(prompt_ids) >= limit:
+        raise UserError(
+            f"the prompt has {len(prompt_ids)} tokens: the model takes {limit}, new ones included; "
+            "leave it out or use a model with a longer context"
+        )
