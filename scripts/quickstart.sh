@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # From a fresh machine to a lossless result on a real model and a real benchmark: environment, model, baseline,
-# FAFO-Stream and FAFO-Quest on 8 HumanEval problems, one table. What is there already is skipped.
+# FAFO-Stream and FAFO-Quest on 8 HumanEval problems, audited against the baseline, one table. What is there already is
+# skipped.
 # Arguments: [gpu_id, default cpu]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -25,9 +26,12 @@ fi
 say "Preparing $model"
 python scripts/prepare_smollm2.py
 
+audit=()
 for launcher in baseline/$model fafo/${model}_streamllm fafo/${model}_quest; do
     say "Running $launcher on 8 HumanEval problems"
-    bash "scripts/humaneval/$launcher.sh" "$gpu_id" "$output_dir" --limit 8 --set pipeline_params.n_new_tokens=96
+    bash "scripts/humaneval/$launcher.sh" "$gpu_id" "$output_dir" --limit 8 --set pipeline_params.n_new_tokens=96 \
+        ${audit[@]+"${audit[@]}"}
+    audit=(--baseline_dir "$output_dir/humaneval/baseline/$model") # of the runs that follow the baseline's
 done
 
 say "Result ($output_dir holds every output)"

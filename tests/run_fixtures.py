@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.common import access
+from tests.audited import run_both
 from tests.runs import Case, save_tiny_model
 
 
@@ -18,6 +19,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def case(tmp_path: Path, model: Path, isolated: None) -> Case:
     return Case(tmp_path, model)
+
+
+@pytest.fixture
+def runs(case: Case) -> tuple[Path, Path]:
+    """The folders of a finished FAFO run and of its baseline."""
+    return run_both(case)
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ all_settings = st.builds(
 
 
 @pytest.mark.parametrize("family", CONFIGS)
-@hypothesis_settings(max_examples=60)
+@hypothesis_settings(max_examples=170)  # 1,020 configurations over all families
 @given(prompt=prompts, settings=all_settings)
 @example(prompt=[3], settings=DecodeSettings(n_new_tokens=20, level=5, window=5, num_guesses=5))
 @example(prompt=[3] * 9, settings=DecodeSettings(n_new_tokens=1, level=7, window=1, num_guesses=3))

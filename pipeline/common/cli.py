@@ -11,7 +11,8 @@ from pipeline.errors import UserError
 def main(method: str, argv: Sequence[str] | None = None) -> int:
     """Run `pipeline/<method>/main.py`; return its exit code.
 
-    0: done. 1: a fault of this program. 2: something the user can put right, in one line. 130: interrupted.
+    0: done. 1: a fault of this program, which the audit against a baseline may have found. 2: something the user can
+    put right, in one line. 130: interrupted.
     """
     args = _parser(method).parse_args(argv)
     try:
@@ -44,6 +45,10 @@ def _parser(method: str) -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides",
         help="replace a config value: pipeline_params.window=7, eval_params.dataset_path=.. (repeatable)",
     )  # fmt: skip
+    parser.add_argument(
+        "--baseline_dir", metavar="FOLDER",
+        help="a finished run of the same prompts: compare outputs with it in the end (audit.json), fail for a fault",
+    )  # fmt: skip
     parser.add_argument("--limit", metavar="N", help="run the first N prompts only (eval_params.max_prompts)")
     return parser
 
@@ -58,8 +63,7 @@ def _run(method: str, args: argparse.Namespace) -> int:
 
     log_to_console()
     try:
-        _run_experiment(method, args)
-        return 0
+        return _run_experiment(method, args)
     except (UserError, OSError) as error:
         return _fail(redact(str(error)))
     except Exception as error:
@@ -70,7 +74,7 @@ def _run(method: str, args: argparse.Namespace) -> int:
         return 1
 
 
-def _run_experiment(method: str, args: argparse.Namespace) -> None:
+def _run_experiment(method: str, args: argparse.Namespace) -> int:
     from pipeline.common.config import Override, load_experiment, parse_override
     from pipeline.common.json_file import parse_value
 
@@ -89,9 +93,16 @@ def _run_experiment(method: str, args: argparse.Namespace) -> None:
             f"run pipeline/{other}/main.py"
         )
 
+    from pipeline.common.audit import read_baseline, record_audit
     from pipeline.common.experiment import run_experiment
 
-    run_experiment(experiment, args.exp_desc, output_folder.absolute())
+    output_folder = output_folder.absolute()
+    if args.baseline_dir is None:
+        run_experiment(experiment, args.exp_desc, output_folder)
+        return 0
+    baseline = read_baseline(_path(args, "baseline_dir").absolute(), experiment)
+    run_experiment(experiment, args.exp_desc, output_folder)
+    return 1 if record_audit(output_folder / experiment.sub_dir.output_config, baseline).n_faults else 0
 
 
 def _path(args: argparse.Namespace, option: str) -> Path:

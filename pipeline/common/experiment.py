@@ -1,43 +1,30 @@
 """One run: load everything, then decode, score and record prompt by prompt."""
 
-import hashlib
-import json
 import logging
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from jinja2 import TemplateError
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from eval import DATASETS, Sample
+from eval import DATASETS
 from pipeline.common.config import Experiment
 from pipeline.common.hardware import describe_environment
 from pipeline.common.logs import adopt_library_logs, log_to_file
 from pipeline.common.models import LoadedModel, load_model
-from pipeline.common.paths import from_root
-from pipeline.common.records import Fingerprint, PromptResult, summarize
+from pipeline.common.prompts import Prompt, encode_prompts, fingerprint, load_samples
+from pipeline.common.records import PromptResult, summarize
 from pipeline.common.results import RunFolder
 from pipeline.common.schemas import LOG_NAME, FafoParams
 from pipeline.common.seeds import seed_everything
-from pipeline.errors import UserError
 from pipeline.fafo.decode import generate
 from pipeline.fafo.selectors import Full
 from pipeline.fafo.settings import DecodeSettings, Generation
-from pipeline.fafo.support import check_prompt
 
 log = logging.getLogger(__name__)
 
 _WARM_UP_TOKENS = 8
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A sample and the token ids that the model gets for it."""
-
-    sample: Sample
-    token_ids: list[int]
 
 
 def run_experiment(experiment: Experiment, exp_desc: str, output_folder: Path) -> None:
@@ -47,7 +34,7 @@ def run_experiment(experiment: Experiment, exp_desc: str, output_folder: Path) -
         UserError: something the user can put right.
     """
     adopt_library_logs()
-    samples = _load_samples(experiment)
+    samples = load_samples(experiment.eval)
     folder = RunFolder(output_folder, experiment, exp_desc, fingerprint(samples), [sample.id for sample in samples])
     folder.inspect()
     if folder.complete:
@@ -71,47 +58,6 @@ def run_experiment(experiment: Experiment, exp_desc: str, output_folder: Path) -
         pending = set(folder.pending)  # another process may have been here while the model was loading
         _run_prompts(folder, [p for p in prompts if p.sample.id in pending], loaded, settings)
         _finish(folder)
-
-
-def fingerprint(samples: Sequence[Sample]) -> Fingerprint:
-    """Identify the rows that a run answers."""
-    rows = json.dumps([asdict(sample) for sample in samples], sort_keys=True)
-    return Fingerprint(n_rows=len(samples), sha256=hashlib.sha256(rows.encode()).hexdigest())
-
-
-def encode_prompts(samples: Sequence[Sample], loaded: LoadedModel) -> list[Prompt]:
-    """Tokenize samples: through the chat template if the tokenizer has one, else as plain text.
-
-    Raises:
-        UserError: the template fails, or a prompt is empty, leaves the model no room for a new token, or has ids
-            that the model does not know.
-    """
-    prompts = []
-    for sample in samples:
-        try:
-            token_ids = _encode(sample, loaded)
-            check_prompt(token_ids, loaded.model.config)
-        except UserError as error:
-            raise UserError(f"prompt {sample.id}: {error}") from None
-        prompts.append(Prompt(sample, token_ids))
-    return prompts
-
-
-def _load_samples(experiment: Experiment) -> list[Sample]:
-    params = experiment.eval
-    path = from_root(params.dataset_path) if params.dataset_path else None
-    return DATASETS[params.dataset].load(path)[: params.max_prompts]
-
-
-def _encode(sample: Sample, loaded: LoadedModel) -> list[int]:
-    tokenizer = loaded.tokenizer
-    if tokenizer.chat_template is None:
-        return tokenizer(sample.text)["input_ids"]
-    try:
-        text = tokenizer.apply_chat_template(list(sample.messages), add_generation_prompt=True, tokenize=False)
-    except (TemplateError, TypeError, ValueError) as error:  # a template is a program: it raises as programs do
-        raise UserError(f"the chat template of {tokenizer.name_or_path} fails: {error}") from error
-    return tokenizer(text, add_special_tokens=False)["input_ids"]  # the template writes them out
 
 
 def _warm_up(loaded: LoadedModel, prompt: Prompt, settings: DecodeSettings) -> None:

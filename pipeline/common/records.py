@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipeline.common.schemas import SubDir
 from pipeline.fafo.settings import StopReason
+
+Verdict = Literal["identical", "near tie", "fault"]
 
 
 class _Record(BaseModel):
@@ -111,6 +113,41 @@ class OutputConfig(_Record):
     eval_params: dict[str, Any]
     eval_results: EvalResults | None
     management: Management
+
+
+class PromptAudit(_Record):
+    """How two runs' outputs for one prompt compare; see `audit.py`. All but id and verdict are None if identical.
+
+    position: of the first difference among the new tokens. token_a, token_b: what stands there; None: it has ended.
+    gap: between the logits of the two tokens in float32. behind_best: what the lower one lacks to the highest logit.
+    noise: how large a gap the rounding of the runs' dtype can make up for there. These three are None where
+    nothing was measured, since no rounding explains the difference.
+    """
+
+    id: str
+    verdict: Verdict
+    position: int | None = None
+    token_a: int | None = None
+    token_b: int | None = None
+    gap: float | None = None
+    behind_best: float | None = None
+    noise: float | None = None
+
+
+class Audit(_Record):
+    """audit.json: run_a is the run that it lies with, run_b its baseline. The counts are of prompts.
+
+    n_not_compared: those that only one of the runs has answered.
+    """
+
+    run_a: str
+    run_b: str
+    dtype: str
+    n_identical: int
+    n_near_ties: int
+    n_faults: int
+    n_not_compared: int
+    prompts: list[PromptAudit]
 
 
 def summarize(results: Sequence[PromptResult], metric: str) -> EvalResults:

@@ -152,7 +152,7 @@ class RunFolder:
             (self.experiment.eval_file, "input_eval_config.json"),
         ):
             if not (folder / name).exists():
-                _replace(folder / name, file.content)
+                write_whole(folder / name, file.content)
 
     def _new_record(self, environment: Environment) -> OutputConfig:
         session = Session(start_time=_now(), end_time=None, **environment.model_dump())
@@ -200,7 +200,7 @@ class RunFolder:
     def _write_record(self) -> None:
         assert self.record is not None
         text = json.dumps(self.record.model_dump(mode="json"), indent=2) + "\n"
-        _replace(self.output_config, text.encode())
+        write_whole(self.output_config, text.encode())
 
     def _read_record(self) -> OutputConfig:
         try:
@@ -228,7 +228,7 @@ class RunFolder:
                     )
 
 
-def _replace(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """Write a whole file or nothing."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     with naming(temporary), temporary.open("wb") as file:

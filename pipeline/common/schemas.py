@@ -11,7 +11,8 @@ from pipeline.fafo.settings import Level, NumGuesses, NumNewTokens, Window
 
 LOG_NAME = "exp.log"
 LOCK_NAME = "run.lock"
-RESERVED_NAMES = (LOG_NAME, LOCK_NAME)  # in the output folder
+AUDIT_NAME = "audit.json"
+RESERVED_NAMES = (LOG_NAME, LOCK_NAME, AUDIT_NAME)  # in the output folder
 TEMPORARY_SUFFIX = ".tmp"  # of the record while it is being written
 
 
@@ -64,6 +65,7 @@ class PipelineParams(Schema):
     device: Annotated[str, AfterValidator(_check_device)] = "auto"  # auto: all CUDA devices, else the CPU
     batch_size: Annotated[int, AfterValidator(_check_batch_size)] = 1
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
+    exact: bool = False  # the same bits for each token whatever it is batched with; slower
 
 
 class BaselineParams(PipelineParams):

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
 from pipeline.common.raw_results import read_results
+from pipeline.common.recorded import read_record
 from pipeline.common.records import EvalResults, OutputConfig, PromptResult, Session
 from pipeline.errors import UserError
 
@@ -111,14 +111,7 @@ def read_run(path: Path) -> Run:
     Raises:
         UserError: it is unfinished, damaged, or was resumed under other conditions.
     """
-    try:
-        record = OutputConfig.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise UserError(f"{path.name} can't be read ({error.strerror})") from None
-    except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
-        place = ".".join(map(str, detail["loc"])) or "the file"
-        raise UserError(f"{path.name} is damaged ({place}: {detail['msg']})") from None
+    record = read_record(path)
     lacking = {"method", "model_name", *SAME_PARAMS} - record.pipeline_params.keys()
     lacking |= {"dataset"} - record.eval_params.keys()
     if lacking or not record.management.sessions:

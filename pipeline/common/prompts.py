@@ -1,0 +1,69 @@
+"""From a dataset to the token ids that the model gets."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from jinja2 import TemplateError
+
+from eval import DATASETS, Sample
+from pipeline.common.models import LoadedModel
+from pipeline.common.paths import from_root
+from pipeline.common.records import Fingerprint
+from pipeline.common.schemas import EvalParams
+from pipeline.errors import UserError
+from pipeline.fafo.support import check_prompt
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A sample and the token ids that the model gets for it."""
+
+    sample: Sample
+    token_ids: list[int]
+
+
+def load_samples(params: EvalParams) -> list[Sample]:
+    """Read the rows that `params` names.
+
+    Raises:
+        UserError: they can't be read, or are not of that dataset.
+    """
+    path = from_root(params.dataset_path) if params.dataset_path else None
+    return DATASETS[params.dataset].load(path)[: params.max_prompts]
+
+
+def fingerprint(samples: Sequence[Sample]) -> Fingerprint:
+    """Identify the rows that a run answers."""
+    rows = json.dumps([asdict(sample) for sample in samples], sort_keys=True)
+    return Fingerprint(n_rows=len(samples), sha256=hashlib.sha256(rows.encode()).hexdigest())
+
+
+def encode_prompts(samples: Sequence[Sample], loaded: LoadedModel) -> list[Prompt]:
+    """Tokenize samples: through the chat template if the tokenizer has one, else as plain text.
+
+    Raises:
+        UserError: the template fails, or a prompt is empty, leaves the model no room for a new token, or has ids
+            that the model does not know.
+    """
+    prompts = []
+    for sample in samples:
+        try:
+            token_ids = _encode(sample, loaded)
+            check_prompt(token_ids, loaded.model.config)
+        except UserError as error:
+            raise UserError(f"prompt {sample.id}: {error}") from None
+        prompts.append(Prompt(sample, token_ids))
+    return prompts
+
+
+def _encode(sample: Sample, loaded: LoadedModel) -> list[int]:
+    tokenizer = loaded.tokenizer
+    if tokenizer.chat_template is None:
+        return tokenizer(sample.text)["input_ids"]
+    try:
+        text = tokenizer.apply_chat_template(list(sample.messages), add_generation_prompt=True, tokenize=False)
+    except (TemplateError, TypeError, ValueError) as error:  # a template is a program: it raises as programs do
+        raise UserError(f"the chat template of {tokenizer.name_or_path} fails: {error}") from error
+    return tokenizer(text, add_special_tokens=False)["input_ids"]  # the template writes them out

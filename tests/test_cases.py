@@ -1,0 +1,115 @@
+"""Inputs that similar tools got wrong, as far as no other test has them: what each kind must come to."""
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, LlamaConfig, MistralConfig, Qwen2Config
+
+from pipeline.errors import UserError
+from pipeline.fafo.attention import fafo_attention_on
+from pipeline.fafo.decode import Decoding, generate
+from pipeline.fafo.pool import NgramPool
+from pipeline.fafo.selectors import Quest, Selector, StreamLLM
+from pipeline.fafo.settings import DecodeSettings
+from pipeline.fafo.support import check_model
+from tests.tiny import MAX_LENGTH, VOCABULARY, greedy, tiny_model
+
+
+class WrongGuesses(NgramPool):
+    """Guesses only what the model will not say."""
+
+    def __init__(self, right: list[int]) -> None:
+        super().__init__(level=5, num_guesses=3)
+        self.right = set(right)
+
+    def lookup(self, key: int) -> list[tuple[int, ...]]:
+        wrong = [token for token in range(VOCABULARY) if token not in self.right]
+        return [(token, *wrong[:3]) for token in wrong[:3]]
+
+
+def test_every_guess_rejected_for_many_steps() -> None:
+    """The text does not loop, and the cache equals a fresh prefill."""
+    model = tiny_model("llama-mha")
+    prompt = [1, 2, 3]
+    expected = greedy(model, prompt, 60)
+    with torch.inference_mode():
+        decoding = Decoding(model, prompt, DecodeSettings(60, level=5, window=4, num_guesses=3))
+        decoding.pool = WrongGuesses(expected)
+        result = decoding.run()
+        fresh = Decoding(model, decoding.text, DecodeSettings(1))
+        with fafo_attention_on(model):
+            fresh.prefill()
+    assert len(set(expected)) <= VOCABULARY - 3  # there is something wrong to guess
+    assert result.token_ids == expected
+    assert result.accepted_lengths == [1] * 60
+    for layer in range(2):
+        for got, wanted in zip(decoding.cache.entries(layer), fresh.cache.entries(layer), strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("selector", [StreamLLM(0, 1), Quest(1, 1, 1), Quest(7, 1, 1)], ids=repr)
+@pytest.mark.parametrize("prompt", [[4], [4, 5]])
+def test_contexts_of_one_and_two_tokens_under_a_selector_that_keeps_almost_nothing(
+    selector: Selector, prompt: list[int]
+) -> None:
+    model = tiny_model("qwen2-gqa")
+    with torch.inference_mode(), fafo_attention_on(model):
+        decoding = Decoding(model, prompt, DecodeSettings(4, level=3, window=3, num_guesses=2, selector=selector))
+        decoding.prefill()
+        while decoding.stop_reason is None:
+            decoding.step()
+            for layer in range(2):
+                assert all(entries.isfinite().all() for entries in decoding.cache.entries(layer))
+        assert all(view.n_visible >= 1 for view in decoding.views)
+    assert decoding.text[len(prompt) :] == greedy(model, prompt, 4)
+
+
+@pytest.mark.parametrize("n_left", [1, 2, 4])
+def test_a_prompt_just_below_the_models_maximum_length(n_left: int) -> None:
+    model = tiny_model("llama-dynamic-rope")  # its rotary frequencies change for good when a position is exceeded
+    prompt = ([1, 2, 3] * MAX_LENGTH)[: MAX_LENGTH - n_left]
+    before = model.model.rotary_emb.inv_freq.clone()
+    result = generate(model, prompt, DecodeSettings(50, level=7, window=9, num_guesses=6))
+    assert result.token_ids == greedy(model, prompt, n_left)
+    assert result.stop_reason == "context_limit"
+    assert torch.equal(model.model.rotary_emb.inv_freq, before)
+    with pytest.raises(UserError, match=f"the model takes {MAX_LENGTH}"):
+        generate(model, prompt + [1] * n_left, DecodeSettings(5))
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        (MistralConfig(sliding_window=4096), "sliding_window=4096"),
+        (Qwen2Config(use_sliding_window=True, max_window_layers=1, num_hidden_layers=2), "sliding_attention"),
+        (LlamaConfig(rope_parameters={"rope_type": "longrope", "rope_theta": 1e4, "long_factor": [1.0] * 64,
+                                      "short_factor": [1.0] * 64, "original_max_position_embeddings": 64}), "longrope"),
+        *[(AutoConfig.for_model(name), name) for name in ("gpt_oss", "gemma3_text", "mamba", "qwen3_next", "phi3")],
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_models_that_cannot_be_decoded_losslessly_are_refused_by_name(config: Any, named: str) -> None:
+    with pytest.raises(UserError, match=named):
+        check_model(config)
+
+
+def test_threads_that_share_a_model_take_turns() -> None:
+    model = tiny_model("llama-gqa-tied")
+    settings = DecodeSettings(30, level=4, window=4, num_guesses=4, selector=StreamLLM(1, 3))
+    prompts = [[i, i + 1, i] for i in range(6)]
+    expected = [greedy(model, prompt, 30) for prompt in prompts]
+    got: dict[int, list[int]] = {}
+
+    def work(i: int) -> None:
+        got[i] = generate(model, prompts[i], settings).token_ids
+
+    before = model.config._attn_implementation
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [got[i] for i in range(6)] == expected
+    assert model.config._attn_implementation == before

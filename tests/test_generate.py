@@ -1,0 +1,341 @@
+"""`custom_generate=fafo_generate` against transformers' own generation."""
+
+from functools import cache, partial
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    DynamicCache,
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    LogitsProcessorList,
+    PreTrainedTokenizerFast,
+    StaticCache,
+    StoppingCriteriaList,
+    StopStringCriteria,
+    TemperatureLogitsWarper,
+    TextIteratorStreamer,
+)
+
+from pipeline.errors import UserError
+from pipeline.fafo.choice import ProcessedChoice
+from pipeline.fafo.decode import Decoding
+from pipeline.fafo.generate import fafo_generate
+from pipeline.fafo.selectors import StreamLLM
+from pipeline.fafo.settings import DecodeSettings
+from pipeline.fafo.tree import GuessTree
+from pipeline.fafo.verify import accept
+from tests.tiny import CONFIGS, tiny_model
+
+PROMPTS = [[3], [1, 2, 3, 1, 2], [5] * 12, list(range(20))]
+FAFO: dict[str, Any] = {"custom_generate": fafo_generate, "level": 4, "window": 4, "num_guesses": 4}
+
+
+def both(name: str, prompt: list[int], seed: int = 0, **arguments: Any) -> tuple[Any, Any]:
+    """transformers' own generation and FAFO's, from the same random state."""
+    model = tiny_model(name)
+    ids = torch.tensor([prompt])
+    arguments = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 30, "do_sample": False} | arguments
+    outputs = []
+    for fafo in ({}, FAFO | {"kv_params": {"num_init": 1, "num_local": 4}}):
+        torch.manual_seed(seed)
+        outputs.append(model.generate(ids, **arguments, **fafo))  # type: ignore[operator]
+    return outputs[0], outputs[1]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("prompt", PROMPTS, ids=len)
+def test_greedy(name: str, prompt: list[int]) -> None:
+    expected, got = both(name, prompt)
+    assert torch.equal(got, expected)
+
+
+PROCESSORS: dict[str, dict[str, Any]] = {
+    "repetition_penalty": {"repetition_penalty": 1.3},
+    "no_repeat_ngram": {"no_repeat_ngram_size": 2},
+    "min_new_tokens": {"min_new_tokens": 15, "eos_token_id": [7, 9]},
+    "bad_words": {"bad_words_ids": [[4], [6, 7]]},
+    "suppress_tokens": {"suppress_tokens": [1, 2, 3, 11]},
+    "forced_eos": {"forced_eos_token_id": 5, "eos_token_id": 5},
+    "begin_suppress": {"begin_suppress_tokens": [1, 8]},
+    "sequence_bias": {"sequence_bias": [[[3, 4], 2.0]]},
+    "length_penalty": {"exponential_decay_length_penalty": (5, 1.2), "eos_token_id": 3},
+    "several": {"repetition_penalty": 1.1, "no_repeat_ngram_size": 3, "min_new_tokens": 5, "eos_token_id": 2},
+}
+
+
+@pytest.mark.parametrize("name", ["llama-gqa-tied", "qwen2-gqa"])
+@pytest.mark.parametrize("processors", PROCESSORS.values(), ids=PROCESSORS)
+def test_processors_see_the_true_prefix(name: str, processors: dict[str, Any]) -> None:
+    for prompt in PROMPTS:
+        expected, got = both(name, prompt, **processors)
+        assert torch.equal(got, expected)
+
+
+WARPERS: dict[str, dict[str, Any]] = {
+    "plain": {"top_k": 0},
+    "temperature": {"temperature": 0.7, "top_k": 0},
+    "top_k": {"top_k": 5},
+    "top_p": {"top_p": 0.8, "top_k": 0},
+    "min_p": {"min_p": 0.2, "top_k": 0},
+    "all": {"temperature": 0.7, "top_k": 12, "top_p": 0.9, "min_p": 0.05, "repetition_penalty": 1.1},
+}
+
+
+@pytest.mark.parametrize("warpers", WARPERS.values(), ids=WARPERS)
+def test_drawn_text_is_that_of_plain_sampling_for_the_same_seed(warpers: dict[str, Any]) -> None:
+    texts = set()
+    for prompt, seed in product(PROMPTS, range(3)):
+        expected, got = both("llama-gqa-tied", prompt, seed, do_sample=True, **warpers)
+        assert torch.equal(got, expected)
+        texts.add(tuple(got[0].tolist()))
+    assert len(texts) > len(PROMPTS)  # the seed matters
+
+
+def test_temperature_near_zero_is_greedy() -> None:
+    for prompt in PROMPTS:
+        greedy, _ = both("llama-gqa-tied", prompt)
+        _, cold = both("llama-gqa-tied", prompt, do_sample=True, temperature=1e-4)
+        assert torch.equal(cold, greedy)
+
+
+@pytest.mark.parametrize("warpers", WARPERS.values(), ids=WARPERS)
+def test_drawn_tokens_follow_the_enumerated_distribution(warpers: dict[str, Any]) -> None:
+    """Chi-square of 50,000 3-token continuations of a model over 5 tokens.
+
+    The model runs once for each prefix; choosing tokens and walking the guesses is done anew for each continuation.
+    """
+    n_tokens, n_draws = 5, 50_000
+    model = wide_model(n_tokens)
+    processors: Any = processors_of(model, GenerationConfig(do_sample=True, **warpers))
+
+    @cache
+    def logits(prefix: tuple[int, ...]) -> torch.Tensor:
+        with torch.no_grad():
+            return model(torch.tensor([prefix])).logits[0, -1] * 8
+
+    def probabilities(*prefix: int) -> torch.Tensor:
+        scores = processors(torch.tensor([prefix]), logits(prefix).unsqueeze(0).clone())
+        return scores.softmax(-1)[0].double()
+
+    expected = torch.zeros((n_tokens,) * 3, dtype=torch.double)
+    for a, b, c in product(range(n_tokens), repeat=3):
+        expected[a, b, c] = probabilities(0)[a] * probabilities(0, a)[b] * probabilities(0, a, b)[c]
+
+    choice = ProcessedChoice(processors, do_sample=True, generator=torch.Generator().manual_seed(0))
+    counts = torch.zeros_like(expected)
+    for _ in range(n_draws):
+        text = [0]
+
+        def take(row: int, text: list[int] = text) -> int | None:
+            text.append(choice(text, logits(tuple(text))))
+            return text[-1] if len(text) < 4 else None
+
+        while len(text) < 4:
+            accept(GuessTree(text[-1], [(1, 2), (1, 3), (4, 2)]), take)
+        counts[text[1], text[2], text[3]] += 1
+
+    assert counts[expected == 0].sum() == 0
+    common = expected * n_draws >= 5
+    observed = torch.stack([*counts[common], counts[~common].sum()])
+    wanted = torch.stack([*expected[common], expected[~common].sum()])
+    wanted *= n_draws / wanted.sum()  # their sum is 1 up to rounding
+    used = wanted > 0
+    assert chisquare(observed[used], wanted[used]).pvalue > 1e-3
+
+
+def processors_of(model: Any, config: GenerationConfig) -> LogitsProcessorList:
+    """The processors that transformers prepares for `config`."""
+    prepared: list[LogitsProcessorList] = []
+
+    def keep(model: Any, input_ids: Any, logits_processor: LogitsProcessorList, **_: Any) -> Any:
+        prepared.append(logits_processor)
+        return input_ids
+
+    model.generate(torch.tensor([[0]]), generation_config=config, custom_generate=keep)
+    return prepared[0]
+
+
+def test_sampling_in_the_decoding_loop_with_our_own_generator() -> None:
+    model = tiny_model("llama-gqa-tied")
+
+    def run(seed: int, **settings: Any) -> list[int]:
+        choice = ProcessedChoice(
+            LogitsProcessorList([TemperatureLogitsWarper(0.8)]), True, generator=torch.Generator().manual_seed(seed)
+        )
+        return Decoding(model, [1, 2, 3], DecodeSettings(30, **settings), choice).run().token_ids
+
+    fafo: dict[str, Any] = {"level": 3, "window": 3, "num_guesses": 3, "selector": StreamLLM(1, 2)}
+    with torch.no_grad():
+        assert run(1) == run(1, **fafo) == run(1, **fafo) != run(2)
+
+
+def test_the_returned_dictionary() -> None:
+    arguments = {"return_dict_in_generate": True, "output_scores": True, "output_logits": True}
+    expected, got = both("qwen2-gqa", [1, 2, 3], repetition_penalty=1.2, **arguments)
+    assert torch.equal(got.sequences, expected.sequences)
+    for name in ("scores", "logits"):
+        for a, b in zip(getattr(got, name), getattr(expected, name), strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    (statistics,) = got.statistics
+    assert statistics.token_ids == got.sequences[0, 3:].tolist()
+    assert sum(statistics.accepted_lengths) == 30
+    assert got.past_key_values.get_seq_length() == expected.past_key_values.get_seq_length() == 32
+
+
+def test_an_earlier_turn_is_continued() -> None:
+    model = tiny_model("llama-gqa-tied")
+    texts = []
+    for fafo in ({}, FAFO):
+        earlier = DynamicCache()
+        text = torch.tensor([[1, 2, 3]])
+        for turn in ([4, 5], [6], []):
+            output = model.generate(  # type: ignore[operator]
+                text,
+                attention_mask=torch.ones_like(text),
+                past_key_values=earlier,
+                max_new_tokens=9,
+                do_sample=False,
+                **fafo,
+            )
+            assert earlier.get_seq_length() == output.shape[1] - 1
+            text = torch.cat([output, torch.tensor([turn], dtype=torch.long)], dim=1)
+        texts.append(text.tolist())
+    assert texts[0] == texts[1]
+
+
+def test_rows_of_a_batch_are_right_each_for_itself() -> None:
+    model = tiny_model("llama-gqa-tied")
+    ids = torch.tensor([[0, 0, 0, 7, 8], [1, 2, 3, 1, 2], [0, 0, 0, 0, 3]])
+    mask = torch.tensor([[0, 0, 0, 1, 1], [1, 1, 1, 1, 1], [0, 0, 0, 0, 1]])
+    alone = [
+        model.generate(ids[i : i + 1, m.bool()], attention_mask=m[m.bool()][None], max_new_tokens=30, do_sample=False)  # type: ignore[operator]
+        for i, m in enumerate(mask)
+    ]
+    eos = int(alone[0][0, -25])  # ends the rows at different places
+    arguments = {
+        "attention_mask": mask,
+        "max_new_tokens": 30,
+        "do_sample": False,
+        "eos_token_id": eos,
+        "pad_token_id": eos,
+    }
+    expected, got = model.generate(ids, **arguments), model.generate(ids, **arguments, **FAFO)  # type: ignore[operator]
+    assert torch.equal(got, expected)
+    lengths = {int((row[5:] == eos).sum()) for row in got}
+    assert len(lengths) > 1
+    both_penalized = [model.generate(ids, **arguments, repetition_penalty=1.4, **f) for f in ({}, FAFO)]  # type: ignore[operator]
+    assert torch.equal(*both_penalized)
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={byte: i for i, byte in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+class Parrot(torch.nn.Module):
+    """Chooses what a fixed text has next; stands in for the processors."""
+
+    def __init__(self, text: list[int]) -> None:
+        super().__init__()
+        self.text = text
+
+    def forward(self, ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        forced = torch.full_like(scores, -torch.inf)
+        forced[:, self.text[ids.shape[1] - 1]] = 0.0
+        return forced
+
+
+def wide_model(vocabulary: int = 256) -> Any:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=vocabulary, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        bos_token_id=None, eos_token_id=None, pad_token_id=0,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval()
+
+
+TEXT = "ab 日本 😀 né 👩‍👩‍👧 end. ab 日本 😀\nnext"
+
+
+def test_a_streamer_gets_whole_characters_only() -> None:
+    tokenizer = byte_tokenizer()
+    text = tokenizer(TEXT)["input_ids"]
+    streamer = TextIteratorStreamer(tokenizer, skip_prompt=True)  # type: ignore[arg-type]
+    wide_model().generate(
+        torch.tensor([[1]]),
+        max_new_tokens=len(text),
+        do_sample=False,
+        logits_processor=LogitsProcessorList([Parrot(text)]),
+        **FAFO | {"custom_generate": partial(fafo_generate, streamer=streamer)},
+    )
+    pieces = list(streamer)
+    assert "".join(pieces) == TEXT
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_stop_strings_end_the_output_where_plain_generation_ends_it() -> None:
+    tokenizer, model = byte_tokenizer(), wide_model()
+    text = tokenizer(TEXT)["input_ids"]
+    outputs = []
+    for fafo in ({}, FAFO):
+        outputs.append(
+            model.generate(
+                torch.tensor([[1]]),
+                max_new_tokens=len(text),
+                do_sample=False,
+                logits_processor=LogitsProcessorList([Parrot(text)]),
+                stopping_criteria=StoppingCriteriaList([StopStringCriteria(tokenizer, ["d. ab", "end!"])]),
+                return_dict_in_generate=True,
+                **fafo,
+            )
+        )
+    assert torch.equal(outputs[1].sequences, outputs[0].sequences)
+    assert outputs[1].statistics[0].stop_reason == "criteria"
+    assert str(tokenizer.decode(outputs[1].sequences[0, 1:])).endswith("d. ab")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"num_beams": 2}, "num_beams"),
+        ({"return_dict_in_generate": True, "output_attentions": True}, "output_attentions"),
+        ({"return_dict_in_generate": True, "output_hidden_states": True}, "output_hidden_states"),
+        ({"guidance_scale": 1.5}, "guidance_scale"),
+        ({"kv_method": "nothing"}, "kv_method"),
+        ({"past_key_values": "static"}, "StaticCache"),
+        ({"attention_mask": torch.tensor([[1, 0, 1]])}, "attention_mask"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(arguments: dict[str, Any], named: str) -> None:
+    model = tiny_model("llama-mha")
+    if arguments.get("past_key_values") == "static":
+        arguments = {"past_key_values": StaticCache(config=model.config, max_cache_len=40)}
+    ids = torch.tensor([[1, 2, 3]])
+    before = model.config._attn_implementation
+    with pytest.raises(UserError, match=named):
+        model.generate(ids, **{"attention_mask": torch.ones_like(ids), "max_new_tokens": 4} | arguments, **FAFO)  # type: ignore[operator]
+    assert model.config._attn_implementation == before
+
+
+def test_off_on_off() -> None:
+    model = tiny_model("qwen3-gqa-tied")
+    ids = torch.tensor([[1, 2, 3]])
+    arguments = {"attention_mask": torch.ones_like(ids), "max_new_tokens": 20, "do_sample": False}
+
+    def logits() -> torch.Tensor:
+        with torch.no_grad():
+            return model(ids).logits
+
+    before, first = logits(), model.generate(ids, **arguments)  # type: ignore[operator]
+    assert torch.equal(model.generate(ids, **arguments, **FAFO), first)  # type: ignore[operator]
+    assert torch.equal(logits(), before)
+    assert torch.equal(model.generate(ids, **arguments), first)  # type: ignore[operator]
