@@ -115,7 +115,7 @@ class Answer:
         """Ask the model; Ctrl-C ends the answer, not the program."""
         with suppress(KeyboardInterrupt), self.live or nullcontext():
             self.chat.ask(text, self.on_step)
-        self.open_line.append(self.stream.feed(last=True))
+        self.open_line.append(self.stream.feed(last=True).rstrip("\N{REPLACEMENT CHARACTER}"))  # one that was cut off
         figures = Text(f"{self.figures()}, {self.chat.n_reused} prompt tokens from the cache\n", "dim")
         self.console.print(self.open_line, figures, sep="\n", soft_wrap=True)
 

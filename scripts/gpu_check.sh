@@ -13,4 +13,5 @@ python=python
 for dtype in bfloat16 float16; do
     "$python" scripts/check_exactness.py --device cuda --dtype "$dtype" || echo "(differences in $dtype: see above)"
 done
+"$python" scripts/check_exact_mode.py --device cuda || echo "(exact mode is not exact with this GPU's kernels: see above)"
 "$python" scripts/speedup/bench_loop.py --device cuda

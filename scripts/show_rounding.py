@@ -69,7 +69,7 @@ Figures = dict[str, Difference]  # by what the row of a table is called
 
 
 def linear_rows(shapes: Sequence[Sequence[int]], dtype: torch.dtype) -> Figures:
-    """The first rows of a linear layer's output (of unit variance), against those of a call with `REFERENCE_ROWS` rows."""
+    """The first rows of a linear layer's output (variance 1), against those of `REFERENCE_ROWS` rows."""
     figures = {}
     for n_in, n_out in shapes:
         weight = (torch.randn(n_out, n_in) / n_in**0.5).to(dtype)
