@@ -62,6 +62,8 @@ def test_tokens_equal_plain_greedy(family: str, prompt: list[int], settings: Dec
         assert got.stop_reason == "eos"
     else:
         assert got.stop_reason == ("length" if settings.n_new_tokens <= room else "context_limit")
+    assert (got.window_cache_tokens is None) == ((settings.level - 1) * settings.window <= 1)
+    assert (got.window_cache_tokens or 0) <= got.cache_tokens
     if settings.window == 0 and settings.num_guesses == 0:
         assert got.accepted_lengths == [1] * len(expected)
 

@@ -71,7 +71,7 @@ class Decoding:
         self.accepted_lengths: list[int] = []
         self.stop_reason: StopReason | None = None
         self.cache_tokens = 0
-        self.window_cache_tokens = 0.0
+        self.window_cache_tokens: float | None = None  # until a step has window rows
 
     def run(self, on_step: Callable[[list[int]], None] | None = None) -> Generation:
         """Decode to the end; `on_step` gets the new tokens of each step."""
@@ -85,6 +85,7 @@ class Decoding:
                     on_step(self.text[-self.accepted_lengths[-1] :])
             ended = _now(self.model.device)
         n_steps = len(self.accepted_lengths)
+        seen = self.window_cache_tokens
         return Generation(
             token_ids=self.text[self.n_prompt :],
             n_prompt_tokens=self.n_prompt,
@@ -93,7 +94,7 @@ class Decoding:
             decode_seconds=ended - prefilled,
             stop_reason=self.stop_reason,
             cache_tokens=self.cache_tokens / n_steps,
-            window_cache_tokens=self.window_cache_tokens / n_steps if self.settings.window else None,
+            window_cache_tokens=None if seen is None else seen / n_steps,
         )
 
     def continue_from(self, layers: Iterable[KeyValues]) -> None:
@@ -171,7 +172,8 @@ class Decoding:
     def _count_cache(self, layout: Layout) -> None:
         self.cache_tokens += self.cache.length
         if layout.n_verify < len(layout.tokens):
-            self.window_cache_tokens += sum(view.n_visible for view in self.views) / len(self.views)
+            seen = sum(view.n_visible for view in self.views) / len(self.views)
+            self.window_cache_tokens = (self.window_cache_tokens or 0.0) + seen
 
 
 def greedy_tokens(logits: Tensor) -> list[int]:

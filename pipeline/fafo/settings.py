@@ -54,7 +54,7 @@ class Generation:
     accepted_lengths: new tokens of each decoding step.
     stop_reason: "length" is `n_new_tokens`, "context_limit" the model's, "criteria" a caller's own.
     cache_tokens, window_cache_tokens: committed entries, and how many of them the window rows saw, both as means over
-        the steps (the latter None without a window).
+        the steps (the latter None without window rows).
     """
 
     token_ids: list[int]
