@@ -19,8 +19,10 @@ class ProcessedChoice:
     Source: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", ICML 2023, for the
     distribution; the coupling to plain sampling is ours.
 
-    processors: applied to float32 scores [1, vocabulary] of the prefix [1, length], once per output token.
+    processors: applied to float32 scores [n_rows, vocabulary] of the prefix [n_rows, length], once per output token.
     before: tokens in front of the text that processors see too, such as left padding.
+    row, n_rows: which row of a batch this is. Processors get a batch of that size, since some keep a state per row; the
+        other rows of it mean nothing.
     generator: of the draws; None is torch's global one, as in transformers.
     scores, logits: of each output token, if `keep` is set.
     """
@@ -28,6 +30,8 @@ class ProcessedChoice:
     processors: LogitsProcessorList = field(default_factory=LogitsProcessorList)
     do_sample: bool = False
     before: list[int] = field(default_factory=list)
+    row: int = 0
+    n_rows: int = 1
     generator: torch.Generator | None = None
     keep: bool = False
     scores: list[Tensor] = field(default_factory=list)
@@ -35,9 +39,10 @@ class ProcessedChoice:
 
     def __call__(self, text: list[int], logits: Tensor) -> int:
         """Choose what follows `text`, given the model's logits [vocabulary] there."""
-        raw = logits.unsqueeze(0).to(dtype=torch.float32, copy=True)
-        prefix = torch.tensor([self.before + text], device=logits.device)
-        scores = self.processors(prefix, raw.clone() if self.keep else raw)  # type: ignore[arg-type]
+        raw = logits.unsqueeze(0).to(dtype=torch.float32, copy=self.keep)
+        prefix = torch.tensor([self.before + text] * self.n_rows, device=logits.device)
+        of_batch = self.processors(prefix, raw.repeat(self.n_rows, 1))  # type: ignore[arg-type]
+        scores = of_batch[self.row : self.row + 1]
         if self.keep:
             self.logits.append(raw)
             self.scores.append(scores)

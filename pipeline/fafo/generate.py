@@ -84,13 +84,19 @@ def fafo_generate(
     )
     plain_greedy = not logits_processor and not generation_config.do_sample and not _keeps_scores(generation_config)
     choices, decodings, generations = [], [], []
-    for padding, prompt in rows:
+    for row, (padding, prompt) in enumerate(rows):
         choice = ProcessedChoice(
-            logits_processor, bool(generation_config.do_sample), padding, keep=_keeps_scores(generation_config)
+            logits_processor,
+            bool(generation_config.do_sample),
+            padding,
+            row,
+            len(rows),
+            keep=_keeps_scores(generation_config),
         )
 
-        def should_stop(text: list[int], padding: list[int] = padding) -> bool:
-            return bool(criteria(torch.tensor([padding + text], device=input_ids.device), None).all())
+        def should_stop(text: list[int], row: int = row, padding: list[int] = padding) -> bool:
+            ids = torch.tensor([padding + text] * len(rows), device=input_ids.device)
+            return bool(criteria(ids, None)[row])
 
         settings = DecodeSettings(
             n_new_tokens=_n_new_tokens(generation_config, input_ids.shape[1]),
