@@ -10,12 +10,16 @@ from scipy.stats import chisquare
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     DynamicCache,
+    EosTokenCriteria,
     GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    LogitsProcessor,
     LogitsProcessorList,
+    MaxLengthCriteria,
     PreTrainedTokenizerFast,
     StaticCache,
+    StoppingCriteria,
     StoppingCriteriaList,
     StopStringCriteria,
     TemperatureLogitsWarper,
@@ -303,6 +307,22 @@ def test_stop_strings_end_the_output_where_plain_generation_ends_it() -> None:
     assert str(tokenizer.decode(outputs[1].sequences[0, 1:])).endswith("d. ab")
 
 
+IDS = torch.tensor([[1, 2, 3]])
+TWO = {"input_ids": torch.tensor([[1, 2, 3], [4, 5, 6]]), "attention_mask": torch.ones(2, 3)}
+
+
+class Never(StoppingCriteria):
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.zeros(len(input_ids), dtype=torch.bool)
+
+
+def filled(n_tokens: int, n_rows: int = 1) -> DynamicCache:
+    cache = DynamicCache()
+    for layer in range(2):
+        cache.update(torch.zeros(n_rows, 4, n_tokens, 8), torch.zeros(n_rows, 4, n_tokens, 8), layer)
+    return cache
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
@@ -310,20 +330,63 @@ def test_stop_strings_end_the_output_where_plain_generation_ends_it() -> None:
         ({"return_dict_in_generate": True, "output_attentions": True}, "output_attentions"),
         ({"return_dict_in_generate": True, "output_hidden_states": True}, "output_hidden_states"),
         ({"guidance_scale": 1.5}, "guidance_scale"),
-        ({"kv_method": "nothing"}, "kv_method"),
-        ({"past_key_values": "static"}, "StaticCache"),
-        ({"attention_mask": torch.tensor([[1, 0, 1]])}, "attention_mask"),
+        ({"kv_method": "nothing"}, "kv_method: found 'nothing', known are full, quest, stream-llm"),
+        ({"kv_params": {"num_local": 0}}, "num_local"),
+        ({"level": 1}, "level: .* found 1"),
+        ({"level": 33, "exact": True}, "level: found 33, but with exact it is at most 32"),
+        ({"attention_mask": torch.tensor([[1, 0, 1]])}, "attention_mask: has zeros after its first one"),
+        ({"attention_mask": torch.ones(1, 5)}, "attention_mask: found shape|position_ids"),
+        ({"position_ids": torch.tensor([[0, 2, 4]])}, "position_ids"),
+        ({"inputs_embeds": torch.zeros(1, 3, 32)}, "inputs_embeds"),
+        ({"past_key_values": "static"}, "found a StaticCache"),
+        ({"past_key_values": filled(3)}, "past_key_values: holds 3 tokens, and the whole text only 3"),
+        ({"past_key_values": filled(2, n_rows=2)}, "past_key_values: holds 2 rows"),
+        ({"past_key_values": filled(1), "attention_mask": torch.tensor([[0, 1, 1]])}, "one row without padding"),
+        (TWO | {"max_time": 100.0}, "max_time"),
+        (TWO | {"return_dict_in_generate": True, "output_scores": True}, "output_scores"),
+        (TWO | {"stopping_criteria": StoppingCriteriaList([Never()])}, "stopping_criteria: .* Never"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_done_is_refused_by_name(arguments: dict[str, Any], named: str) -> None:
     model = tiny_model("llama-mha")
     if arguments.get("past_key_values") == "static":
         arguments = {"past_key_values": StaticCache(config=model.config, max_cache_len=40)}
-    ids = torch.tensor([[1, 2, 3]])
     before = model.config._attn_implementation
     with pytest.raises(UserError, match=named):
-        model.generate(ids, **{"attention_mask": torch.ones_like(ids), "max_new_tokens": 4} | arguments, **FAFO)  # type: ignore[operator]
+        model.generate(  # type: ignore[operator]
+            **{"input_ids": IDS, "attention_mask": torch.ones_like(IDS), "max_new_tokens": 4} | FAFO | arguments
+        )
     assert model.config._attn_implementation == before
+
+
+@pytest.mark.parametrize("criterion", [MaxLengthCriteria(9), EosTokenCriteria([11, 3]), Never()], ids=repr)
+def test_criteria_of_the_caller_are_heard(criterion: StoppingCriteria) -> None:
+    for name, prompt in product(["llama-gqa-tied", "qwen2-gqa"], PROMPTS[:2]):
+        expected, got = both(name, prompt, stopping_criteria=StoppingCriteriaList([criterion]))
+        assert torch.equal(got, expected)
+
+
+class Counting(LogitsProcessor):
+    """Forbids a token that depends on how often it was asked: what a processor with a memory needs."""
+
+    n_calls = 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.n_calls += 1
+        scores[:, self.n_calls % scores.shape[-1]] = -torch.inf
+        return scores
+
+
+def test_each_row_of_a_batch_has_processors_of_its_own() -> None:
+    model = tiny_model("qwen2-gqa")
+    outputs = [
+        model.generate(  # type: ignore[operator]
+            **TWO, max_new_tokens=12, do_sample=False, logits_processor=LogitsProcessorList([Counting()]), **fafo
+        )
+        for fafo in ({}, FAFO)
+    ]
+    assert torch.equal(*outputs)
 
 
 def test_off_on_off() -> None:

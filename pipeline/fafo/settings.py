@@ -10,7 +10,8 @@ from pipeline.fafo.exact import MAX_LEVEL
 from pipeline.fafo.selectors import Full, Selector
 
 StopReason = Literal["eos", "length", "context_limit", "criteria"]
-NumNewTokens = Annotated[int, Field(ge=1, le=1_000_000)]
+MOST_NEW_TOKENS = 1_000_000
+NumNewTokens = Annotated[int, Field(ge=1, le=MOST_NEW_TOKENS)]
 Level = Annotated[int, Field(ge=2, le=64)]
 Window = Annotated[int, Field(ge=0, le=1024)]
 NumGuesses = Annotated[int, Field(ge=0, le=1024)]
