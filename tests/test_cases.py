@@ -1,6 +1,7 @@
 """Inputs that similar tools got wrong, as far as no other test has them: what each kind must come to."""
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from pipeline.fafo.pool import NgramPool
 from pipeline.fafo.selectors import Quest, Selector, StreamLLM
 from pipeline.fafo.settings import DecodeSettings
 from pipeline.fafo.support import check_model
+from pipeline.fafo.tree import GuessTree
 from tests.tiny import MAX_LENGTH, VOCABULARY, greedy, tiny_model
 
 
@@ -24,9 +26,9 @@ class WrongGuesses(NgramPool):
         super().__init__(level=5, num_guesses=3)
         self.right = set(right)
 
-    def lookup(self, key: int) -> list[tuple[int, ...]]:
+    def propose(self, text: Sequence[int], n_rows: int, max_depth: int, min_chance: float = 0.0) -> GuessTree:
         wrong = [token for token in range(VOCABULARY) if token not in self.right]
-        return [(token, *wrong[:3]) for token in wrong[:3]]
+        return GuessTree(text[-1], [(token, *wrong[:3]) for token in wrong[:3]], max_depth)
 
 
 def test_every_guess_rejected_for_many_steps() -> None:

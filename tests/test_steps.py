@@ -9,10 +9,11 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from pipeline.fafo.attention import Step, fafo_attention, fafo_attention_on
+from pipeline.fafo.attention import Step, fafo_attention, fafo_attention_on, running
 from pipeline.fafo.cache import FullCache
 from pipeline.fafo.decode import Decoding
 from pipeline.fafo.layout import lay_out
+from pipeline.fafo.pool import NgramPool
 from pipeline.fafo.selectors import Full, LayerView, Quest, Selector, StreamLLM
 from pipeline.fafo.settings import DecodeSettings
 from pipeline.fafo.tree import GuessTree
@@ -88,7 +89,8 @@ def test_merged_attention_equals_one_masked_softmax(
     query, new = draw(heads, n_rows), (draw(kv_heads, n_rows), draw(kv_heads, n_rows))
     step = Step(cache, layout, [LayerView(selector)])
 
-    got, _ = fafo_attention(module, query, *new, None, scaling, fafo_step=step)
+    with running(step):
+        got, _ = fafo_attention(module, query, *new, None, scaling)
 
     kept = torch.zeros(kv_heads, length, dtype=torch.bool)
     for head in range(kv_heads):
@@ -117,15 +119,8 @@ def test_a_stretch_of_text_is_causal(n_cached: int) -> None:
     parts = []
     for rows in [slice(0, n_cached), slice(n_cached, 12)]:
         if rows.stop > rows.start:
-            out, _ = fafo_attention(
-                module,
-                query[:, :, rows],
-                keys[:, :, rows],
-                values[:, :, rows],
-                None,
-                0.3,
-                fafo_step=Step(cache),
-            )
+            with running(Step(cache)):
+                out, _ = fafo_attention(module, query[:, :, rows], keys[:, :, rows], values[:, :, rows], None, 0.3)
             parts.append(out)
             cache.commit(list(range(rows.stop - rows.start)))
     expected = dense_attention(query, keys, values, torch.ones(4, 12, 12).tril().bool(), 0.3).transpose(1, 2)
@@ -160,6 +155,7 @@ def test_keeping_everything_is_lookahead_decoding_step_by_step(
             assert reference.text == decoding.text
             rows = [[reference.window[r, i] for i in range(reference.n_columns)] for r in range(reference.n_rows)]
             assert rows == decoding.window.rows
+            assert isinstance(decoding.pool, NgramPool)
             for key in range(model.config.vocab_size):
                 assert decoding.pool.lookup(key) == [n[1:] for n in reversed(reference.pool) if n[0] == key]
 

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from pipeline.common.paths import REPO_ROOT
 from pipeline.common.records import Environment
+from pipeline.device_name import device_name
 from pipeline.errors import UserError
 
 
@@ -79,7 +80,7 @@ def describe_environment(device: torch.device, dtype: torch.dtype) -> Environmen
     return Environment(
         versions={"python": platform.python_version(), **{name: _version(name) for name in packages}},
         device=str(device),
-        device_name=torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name(),
+        device_name=device_name(device),
         dtype=str(dtype).removeprefix("torch."),
         threads=torch.get_num_threads(),
         git_commit=_git_commit(),
@@ -91,15 +92,6 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _git_commit() -> str | None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from eval import DATASETS
-from pipeline.fafo.settings import Level, NumGuesses, NumNewTokens, Window
+from pipeline.fafo.settings import Level, NumGuesses, NumNewTokens, PlannerName, PoolName, Window
 
 LOG_NAME = "exp.log"
 LOCK_NAME = "run.lock"
@@ -66,6 +66,13 @@ class PipelineParams(Schema):
     batch_size: Annotated[int, AfterValidator(_check_batch_size)] = 1
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
     exact: bool = False  # the same bits for each token whatever it is batched with; slower
+    compile: bool = False  # compile the model: minutes once, seconds afterwards
+
+    @model_validator(mode="after")
+    def _is_exact_or_compiled(self) -> Self:
+        if self.exact and self.compile:
+            raise ValueError("exact and compile exclude each other: the exact mode needs PyTorch's own kernels")
+        return self
 
 
 class BaselineParams(PipelineParams):
@@ -82,6 +89,8 @@ class FafoParams(PipelineParams):
     level: Level
     window: Window
     num_guesses: NumGuesses
+    pool: PoolName = "lru"  # the paper's; "ranked" verifies the likeliest guesses first
+    planner: PlannerName = "fixed"  # the paper's; "auto" runs what pays on this machine
     pool_from_prompt: bool = True
     pool_from_output: bool = True
 

@@ -8,12 +8,15 @@ from pydantic.dataclasses import dataclass
 
 from pipeline.fafo.exact import MAX_LEVEL
 from pipeline.fafo.selectors import Full, Selector
+from pipeline.fafo.step_times import StepTimes
 
 StopReason = Literal["eos", "length", "context_limit", "criteria"]
 MOST_NEW_TOKENS = 1_000_000
 NumNewTokens = Annotated[int, Field(ge=1, le=MOST_NEW_TOKENS)]
 Level = Annotated[int, Field(ge=2, le=64)]
 Window = Annotated[int, Field(ge=0, le=1024)]
+PoolName = Literal["lru", "ranked"]
+PlannerName = Literal["fixed", "auto"]
 NumGuesses = Annotated[int, Field(ge=0, le=1024)]
 
 
@@ -23,7 +26,12 @@ class DecodeSettings:
 
     level: n-gram size N; a guess has N - 1 tokens.
     window: columns of the Jacobi window.
-    num_guesses: guesses verified a step, and kept per key.
+    num_guesses: guesses verified a step, and kept per key. With the ranked pool or planner "auto" this and `window` are
+        the most that a step may have: `num_guesses` * (`level` - 1) guess rows, and `window` columns.
+    pool: "lru" is the paper's n-gram pool, "ranked" a back-off model that puts the likeliest guesses first.
+    planner: "fixed" verifies all guesses and runs the whole window at each step, "auto" what pays on this machine.
+    step_times: how long steps take, for planner "auto"; None is measured, or read from disk, when decoding starts.
+    compile: run a compiled model (see `compiled.py`).
     selector: what the window sees of the cache.
     seed: of the window's initial tokens.
     exact: make each token's logits the same bits whatever the other settings are (see `exact.py`); slower.
@@ -34,16 +42,22 @@ class DecodeSettings:
     level: Level = 2
     window: Window = 0
     num_guesses: NumGuesses = 0
+    pool: PoolName = "lru"
+    planner: PlannerName = "fixed"
+    step_times: StepTimes | None = None
     pool_from_prompt: bool = True
     pool_from_output: bool = True
     selector: Selector = Full()
     seed: int = 42
     exact: bool = False
+    compile: bool = False
 
     @model_validator(mode="after")
     def _fits_the_exact_mode(self) -> Self:
         if self.exact and self.level > MAX_LEVEL:
             raise ValueError(f"level: found {self.level}, but with exact it is at most {MAX_LEVEL}")
+        if self.exact and self.compile:
+            raise ValueError("compile: the exact mode needs PyTorch's own kernels, so it can't be compiled")
         return self
 
 

@@ -17,7 +17,8 @@ class JacobiWindow:
         self.window = window
         self._prompt = prompt
         self._random = Random(seed)
-        self.rows: list[list[int]] = [[prompt[-1], *self._draw(window + level - 3)]] if window else []
+        self.rows: list[list[int]] = []
+        self._set([[prompt[-1]]] if window else [], prompt[-1])
 
     @property
     def is_full(self) -> bool:
@@ -50,18 +51,27 @@ class JacobiWindow:
         if not self.rows:
             return
         rows = [*self.rows, list(new)]
-        if self.is_full:
-            width, n_gone = (
-                self.window,
-                n_accepted,
-            )  # each row takes its successor's place, one position further right
-            rows = rows[1:]
+        if self.is_full:  # each row takes its successor's place, one position further right
+            rows, n_gone = rows[1:], n_accepted
         else:
-            width, n_gone = self.width - 1, n_accepted + 1
-        self.rows = [row[n_gone : n_gone + width] for row in rows]
+            n_gone = n_accepted + 1
+        self._set([row[n_gone:] for row in rows], root)
+
+    def resize(self, window: int, root: int) -> None:
+        """Go on with `window` columns: the leftmost ones, or new ones on the right; from none, start anew."""
+        if window == self.window:
+            return
+        self.window = window
+        self._set((self.rows or [[root]]) if window else [], root)
+
+    def _set(self, rows: list[list[int]], root: int) -> None:
+        """Cut or refill rows on the right, to `window` columns and one more for each row that is missing."""
+        width = self.window + self.level - 1 - len(rows)
+        self.rows = [row[:width] for row in rows]
         for row in self.rows:
             row.extend(self._draw(width - len(row)))
-        self.rows[0][0] = root
+        if self.rows:
+            self.rows[0][0] = root
 
     def _draw(self, n: int) -> list[int]:
         return self._random.choices(self._prompt, k=n)

@@ -1,0 +1,18 @@
+"""What a device is called."""
+
+import platform
+from pathlib import Path
+
+import torch
+
+
+def device_name(device: torch.device) -> str:
+    """The model name of a GPU or of this machine's CPU."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,111 @@
+"""Measuring how long steps take, for the planner."""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from itertools import takewhile
+from statistics import median
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from platformdirs import user_cache_path
+from transformers import PreTrainedModel
+
+from pipeline.device_name import device_name
+from pipeline.fafo.attention import fafo_attention_on
+from pipeline.fafo.cache import FullCache
+from pipeline.fafo.forward import Forward, greedy_tokens
+from pipeline.fafo.layout import lay_out
+from pipeline.fafo.settings import DecodeSettings
+from pipeline.fafo.step_times import StepTimes, stored
+from pipeline.fafo.support import context_limit
+from pipeline.fafo.tree import GuessTree
+from pipeline.fafo.window import JacobiWindow
+
+log = logging.getLogger(__name__)
+
+ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+ENOUGH = 2.5  # plain steps: row counts beyond the first that takes as long are not measured, but extrapolated
+SHORT, LONG = 256, 2048  # cached tokens
+REPEATS = 3
+_SHAPE = (
+    *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *("num_key_value_heads", "head_dim", "vocab_size"),
+)
+_KNOWN: WeakKeyDictionary[PreTrainedModel, dict[str, StepTimes]] = WeakKeyDictionary()
+
+
+def step_times_of(model: PreTrainedModel, settings: DecodeSettings) -> StepTimes:
+    """How long steps of this model take on its device; measured once in seconds, then kept in memory and on disk."""
+    facts = (
+        [str(getattr(model.config, name, None)) for name in _SHAPE],
+        device_name(model.device),
+        str(model.dtype),
+        torch.get_num_threads(),
+        torch.__version__,
+        settings.compile,
+        settings.exact,
+    )
+    key = hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
+    known = _KNOWN.setdefault(model, {})
+    if key not in known:
+        path = user_cache_path("fafo") / "step_times" / f"{key}.json"
+        known[key] = stored(path, lambda: measure(model, settings))
+    return known[key]
+
+
+@torch.inference_mode()
+def measure(model: PreTrainedModel, settings: DecodeSettings) -> StepTimes:
+    """Measure the table: medians of interleaved repeats, warm-up discarded."""
+    forward = Forward(model, settings.exact, settings.compile)
+    n_layers, n_positions = model.config.num_hidden_layers, context_limit(model.config)
+    cache = FullCache(n_layers, capacity=LONG + 4 * ROWS[-1])
+
+    def seconds(n_rows: int) -> float:
+        """One step with guess rows only, and reading its tokens."""
+        started = time.perf_counter()
+        tree = GuessTree(0, [(token,) for token in range(n_rows - 1)])
+        layout = lay_out(tree, JacobiWindow(2, 0, [0], 0), cache.length, n_positions)
+        greedy_tokens(forward.step(layout, cache, []))
+        return time.perf_counter() - started
+
+    started = time.perf_counter()
+    with fafo_attention_on(model):
+        forward.text([i % model.config.vocab_size for i in range(SHORT)], cache)
+        rows = _rows_worth_measuring(seconds)
+        short = _medians(seconds, rows)
+        _lengthen(cache, LONG // SHORT, n_layers)
+        some = sorted({rows[0], rows[len(rows) // 2], rows[-1]})
+        long = _medians(seconds, some)
+    slopes = [max(long[n] - short[n], 0.0) / (LONG - SHORT) for n in some]
+    per_token = np.interp(rows, some, slopes).tolist()
+    floor = 0.5 * min(short.values())  # noise must not make a step free
+    log.info("planner: measured steps of 1 to %d rows in %.1f s", rows[-1], time.perf_counter() - started)
+    return StepTimes(
+        rows=tuple(rows),
+        seconds=tuple(max(short[n] - SHORT * slope, floor) for n, slope in zip(rows, per_token, strict=True)),
+        per_token=tuple(per_token),
+    )
+
+
+def _rows_worth_measuring(seconds: Callable[[int], float]) -> list[int]:
+    """Row counts up to the first that takes `ENOUGH` plain steps; the calls warm up."""
+    plain = min(seconds(1) for _ in range(2))
+    rows = list(takewhile(lambda n_rows: seconds(n_rows) < ENOUGH * plain, ROWS[1:]))
+    return list(ROWS[: len(rows) + 2])
+
+
+def _medians(seconds: Callable[[int], float], rows: list[int]) -> dict[int, float]:
+    sweeps = [[seconds(n_rows) for n_rows in rows] for _ in range(REPEATS)]
+    return {n_rows: median(times) for n_rows, times in zip(rows, zip(*sweeps, strict=True), strict=True)}
+
+
+def _lengthen(cache: FullCache, times: int, n_layers: int) -> None:
+    """Repeat the committed entries so that there are `times` as many."""
+    length = cache.length
+    for layer in range(n_layers):
+        keys, values = cache.entries(layer)
+        cache.append(layer, *(t.repeat(1, 1, times - 1, 1) for t in (keys, values)))
+    cache.commit(list(range(length * (times - 1))))
