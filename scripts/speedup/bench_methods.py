@@ -1,0 +1,189 @@
+"""Compare whole generations: transformers, its prompt lookup, plain decoding and FAFO, eager and compiled.
+
+    python scripts/speedup/bench_methods.py --results bench.jsonl [--prompts NAME=FILE ..] [--per-dataset 20]
+
+All methods decode each prompt in turn within one process, in an order that rotates from prompt to prompt; datasets take
+turns too, so that a run that is stopped has covered all of them. Prefill is part of the time. Every output is compared
+with transformers' own. Results are appended to a file as they come; the same command goes on where it stopped, and
+prints the table. Run nothing else meanwhile.
+
+A FILE is JSONL, the prompt being a row's `question`, `prompt` or first of `turns`. HumanEval is built in.
+"""
+
+import argparse
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from statistics import mean, quantiles
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from transformers import PreTrainedModel
+
+from eval import DATASETS, Sample
+from pipeline.common.models import LoadedModel, load_model
+from pipeline.common.prompts import encode_prompts
+from pipeline.common.schemas import BaselineParams
+from pipeline.fafo.decode import generate
+from pipeline.fafo.selectors import StreamLLM
+from pipeline.fafo.settings import DecodeSettings
+
+REFERENCE = "transformers"
+AUTO: dict[str, Any] = {"level": 5, "window": 15, "num_guesses": 15, "pool": "ranked", "planner": "auto"}
+PAIRS = (("plain", REFERENCE), ("plain-compiled", REFERENCE), ("auto", "plain"), ("auto-compiled", "plain-compiled"))
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a method made of a prompt. steps: decoding passes, None where it doesn't tell."""
+
+    token_ids: list[int]
+    steps: int | None = None
+
+
+Method = Callable[[LoadedModel, list[int], int], Output]
+
+
+def by_transformers(loaded: LoadedModel, prompt: list[int], n_new: int, **settings: Any) -> Output:
+    """Greedy `model.generate`."""
+    model: Any = loaded.model
+    ids = torch.tensor([prompt], device=model.device)
+    output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=n_new, do_sample=False, **settings)
+    return Output(output[0, len(prompt) :].tolist())
+
+
+def by_fafo(loaded: LoadedModel, prompt: list[int], n_new: int, **settings: Any) -> Output:
+    """Our loop."""
+    decode_settings = DecodeSettings(n_new, loaded.eos_token_ids, selector=StreamLLM(4, 252), **settings)
+    generation = generate(loaded.model, prompt, decode_settings)
+    return Output(generation.token_ids, len(generation.accepted_lengths))
+
+
+METHODS: dict[str, Method] = {
+    REFERENCE: by_transformers,
+    "prompt-lookup-3": partial(by_transformers, prompt_lookup_num_tokens=3),
+    "prompt-lookup-10": partial(by_transformers, prompt_lookup_num_tokens=10),
+    "plain": by_fafo,
+    "auto": partial(by_fafo, **AUTO),
+    "plain-compiled": partial(by_fafo, compile=True),
+    "auto-compiled": partial(by_fafo, compile=True, **AUTO),
+    "lru-5-15-15": partial(by_fafo, level=5, window=15, num_guesses=15),
+    "lru-4-7-7": partial(by_fafo, level=4, window=7, num_guesses=7),
+}
+
+
+def main() -> None:
+    """Decode what is not in the results yet, then print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="models/SmolLM2-135M-Instruct", help="hub id or folder")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--prompts", action="append", default=[], metavar="NAME=FILE", help="a dataset of your own")
+    parser.add_argument("--per-dataset", type=int, default=20, help="prompts of each dataset, from the first")
+    parser.add_argument("--new-tokens", type=int, default=256, help="most tokens to generate")
+    parser.add_argument("--methods", default=",".join(list(METHODS)[:7]), help=f"of {', '.join(METHODS)}")
+    parser.add_argument("--results", type=Path, required=True, help="a JSONL file, appended to")
+    args = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING)
+    logging.getLogger("pipeline").setLevel(logging.INFO)
+    names = list(dict.fromkeys([REFERENCE, *args.methods.split(",")]))
+
+    loaded = load_model(
+        BaselineParams(
+            method="baseline",
+            model_name=args.model,
+            n_new_tokens=args.new_tokens,
+            dtype=args.dtype,
+            device=args.device,
+        )
+    )
+    results = [json.loads(line) for line in args.results.read_text().splitlines()] if args.results.exists() else []
+    done = {(r["dataset"], r["id"]) for r in results}
+    todo = [(d, i, ids) for d, i, ids in prompts_of(args, loaded) if (d, i) not in done]
+    if todo:
+        for name in names:
+            METHODS[name](loaded, todo[0][2], 24)  # loads, compiles and measures
+    for number, (dataset, prompt_id, token_ids) in enumerate(track(todo, "Prompts"), start=len(results)):
+        shift = number % len(names)
+        seconds, outputs = {}, {}
+        for name in names[shift:] + names[:shift]:
+            started = time.perf_counter()
+            outputs[name] = METHODS[name](loaded, token_ids, args.new_tokens)
+            seconds[name] = time.perf_counter() - started
+        reference = outputs[REFERENCE].token_ids
+        result = {
+            "dataset": dataset,
+            "id": prompt_id,
+            "n_prompt_tokens": len(token_ids),
+            "n_new_tokens": len(reference),
+            "seconds": {name: round(seconds[name], 4) for name in names},
+            "steps": {name: outputs[name].steps for name in names},
+            "identical": {name: outputs[name].token_ids == reference for name in names},
+        }
+        results.append(result)
+        with args.results.open("a") as file:
+            file.write(json.dumps(result) + "\n")
+    report(results, names, loaded.model)
+
+
+def prompts_of(args: argparse.Namespace, loaded: LoadedModel) -> list[tuple[str, str, list[int]]]:
+    """Dataset, id and tokens of each prompt, datasets taking turns."""
+    datasets = {"humaneval": DATASETS["humaneval"].load(None)}
+    for given in args.prompts:
+        name, _, path = given.partition("=")
+        rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
+        datasets[name] = [_sample(str(i), row) for i, row in enumerate(rows)]
+    encoded = [
+        [(name, prompt.sample.id, prompt.token_ids) for prompt in encode_prompts(samples[: args.per_dataset], loaded)]
+        for name, samples in datasets.items()
+    ]
+    return [prompt for turn in zip_longest(*encoded) for prompt in turn if prompt is not None]
+
+
+def _sample(sample_id: str, row: dict[str, Any]) -> Sample:
+    text = row.get("question") or row.get("prompt") or row["turns"][0]
+    return Sample(id=sample_id, messages=({"role": "user", "content": text},), text=text, reference={})
+
+
+def report(results: list[dict[str, Any]], names: list[str], model: PreTrainedModel) -> None:
+    """Print speed and tau by dataset, and speedups prompt by prompt."""
+    console = Console(width=160)
+    console.print(
+        f"{len(results)} prompts; torch {torch.__version__}, {torch.get_num_threads()} threads, {model.dtype}"
+    )
+    groups = {name: [r for r in results if r["dataset"] == name] for name in {r["dataset"]: 0 for r in results}}
+    groups["all"] = results
+    table = Table("method", *groups, "identical", title="tokens/s (tau), prefill included")
+    for name in names:
+        cells = []
+        for group in groups.values():
+            tokens = sum(r["n_new_tokens"] for r in group)
+            steps = [r["steps"][name] for r in group]
+            tau = "" if None in steps else f" ({tokens / sum(steps):.2f})"
+            cells.append(f"{tokens / sum(r['seconds'][name] for r in group):.1f}{tau}")
+        table.add_row(name, *cells, f"{sum(r['identical'][name] for r in results)}/{len(results)}")
+    console.print(table)
+    table = Table("speedup", *groups, "quartiles", "least", title="speedup of single prompts, mean")
+    for name, base in [
+        *PAIRS,
+        *((name, REFERENCE) for name in names if name not in dict(PAIRS) or name == "auto-compiled"),
+    ]:
+        if name not in names or base not in names or name == base:
+            continue
+        ratios = {g: [r["seconds"][base] / r["seconds"][name] for r in group] for g, group in groups.items()}
+        spread = " / ".join(f"{q:.2f}" for q in quantiles(ratios["all"], n=4)) if len(results) > 1 else ""
+        cells = [f"{mean(values):.2f}" for values in ratios.values()]
+        table.add_row(f"{name} over {base}", *cells, spread, f"{min(ratios['all']):.2f}")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()
