@@ -1,6 +1,7 @@
 """What a device is called."""
 
 import platform
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -10,6 +11,11 @@ def device_name(device: torch.device) -> str:
     """The model name of a GPU or of this machine's CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
+    return _cpu_name()
+
+
+@cache
+def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

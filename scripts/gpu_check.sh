@@ -15,3 +15,8 @@ for dtype in bfloat16 float16; do
 done
 "$python" scripts/check_exact_mode.py --device cuda || echo "(exact mode is not exact with this GPU's kernels: see above)"
 "$python" scripts/speedup/bench_loop.py --device cuda
+for compile in "" --compile; do
+    "$python" scripts/speedup/bench_step.py --device cuda $compile
+    "$python" scripts/speedup/bench_step.py --device cuda --dtype bfloat16 --shape llama-3.1-8b $compile
+done
+"$python" scripts/speedup/bench_methods.py --device cuda --results "$(mktemp)" --new-tokens 256

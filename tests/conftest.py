@@ -1,6 +1,7 @@
 """Settings of the whole suite: examples are drawn alike in each run, and nothing is fetched."""
 
 import os
+from collections.abc import Iterator
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -21,3 +22,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     tiny.DEVICE = config.getoption("--device")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Compiled models and step times of the tests stay apart from the user's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield

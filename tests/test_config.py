@@ -36,7 +36,10 @@ def test_shipped_configs_load(path: Path) -> None:
     eval_path = ROOT / "config" / "eval_config" / "humaneval" / "humaneval.json"
     experiment = load_experiment(path, eval_path)
     assert experiment.pipeline.method == path.relative_to(ROOT / "config" / "pipeline_config").parts[0]
-    assert experiment.pipeline_params() == {"exact": False} | json.loads(path.read_text())["pipeline_params"]
+    defaults: dict[str, object] = {"exact": False, "compile": False}
+    if experiment.pipeline.method == "fafo":
+        defaults |= {"pool": "lru", "planner": "fixed"}
+    assert experiment.pipeline_params() == defaults | json.loads(path.read_text())["pipeline_params"]
     assert experiment.eval.model_dump() == json.loads(eval_path.read_text())["eval_params"]
 
 
@@ -136,6 +139,11 @@ def test_malformed_overrides(text: str) -> None:
         ("kv_method", ".foo:Bar", "can't be imported: TypeError"),
         ("kv_method", "json:JSONDecoder", "not a pydantic dataclass"),
         ("method", "lookahead", 'method: found "lookahead"; it should be "fafo" or "baseline"'),
+        ("pool", "rank", 'pool: found "rank"; should be'),
+        ("pool", 1, "pool: found 1"),
+        ("planner", "automatic", 'planner: found "automatic"; should be'),
+        ("compile", "yes", 'compile: found "yes"; should be a valid boolean'),
+        ("step_times", [], "step_times: unknown key"),
         ("dtype", "float64", 'dtype: found "float64"'),
         ("device", "gpu", 'device: found "gpu"; should be "auto"'),
         ("device", "cuda:x", 'device: found "cuda:x"'),

@@ -61,6 +61,30 @@ def test_tree_holds_each_prefix_once(guesses: list[tuple[int, ...]], max_depth: 
     assert sorted(paths.values()) == sorted(prefixes)
 
 
+@given(guesses=guess_lists, n_rows=st.integers(1, 12), tokens=st.lists(st.integers(0, 2), max_size=5))
+def test_a_cut_tree_and_the_way_along_some_tokens(
+    guesses: list[tuple[int, ...]], n_rows: int, tokens: list[int]
+) -> None:
+    tree = GuessTree(7, guesses)
+    cut = tree.cut(n_rows)
+    assert (cut.tokens, cut.parents, cut.depths) == (tree.tokens[:n_rows], tree.parents[:n_rows], tree.depths[:n_rows])
+    assert cut.children == [{t: r for t, r in of.items() if r < n_rows} for of in tree.children[:n_rows]]
+    way = tree.follow(tokens)
+    assert [tree.tokens[row] for row in way[1:]] == tokens[: len(way) - 1]
+    assert len(way) == len(tokens) + 1 or tokens[len(way) - 1] not in tree.children[way[-1]]
+
+
+@given(guesses=guess_lists, n_rows=st.integers(0, 12), max_depth=st.integers(0, 5))
+def test_the_pool_proposes_the_tree_of_its_guesses(guesses: list[tuple[int, ...]], n_rows: int, max_depth: int) -> None:
+    pool = NgramPool(level=3, num_guesses=4)
+    for guess in guesses:
+        pool.add(7, guess)
+    whole = GuessTree(7, pool.lookup(7), max_depth)
+    got = pool.propose([9, 7], n_rows, max_depth)
+    assert (got.tokens, got.parents) == (whole.tokens[: n_rows + 1], whole.parents[: n_rows + 1])
+    assert set(got.window_shares[1:]) <= {1.0}
+
+
 @given(guesses=guess_lists, continuation=st.lists(st.integers(0, 2), min_size=6, max_size=6))
 def test_accepts_the_longest_guess_that_plain_decoding_would_have_produced(
     guesses: list[tuple[int, ...]], continuation: list[int]

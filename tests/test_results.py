@@ -77,6 +77,10 @@ def test_summary() -> None:
 
 
 def test_summary_without_window_or_score() -> None:
+    part: dict[str, Any] = {"n_window_steps": 1, "cache_tokens_beside_window": 30.0, "window_cache_tokens": 15.0}
+    summary = summarize([result("a", cache_tokens=20.0, **part), result("b", window_cache_tokens=None)], "parses")
+    assert (summary.n_window_steps, summary.window_cache_tokens, summary.window_cache_share) == (1, 15.0, 0.5)
+
     summary = summarize([result("a", score=None, window_cache_tokens=None)], "parses")
     assert (summary.score, summary.window_cache_tokens, summary.window_cache_share) == (None, None, None)
 

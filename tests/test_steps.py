@@ -207,3 +207,15 @@ def test_model_attends_as_before_afterwards_also_after_an_error() -> None:
     assert model.config._attn_implementation == before
     with fafo_attention_on(model), pytest.raises(ValueError, match="only inside FAFO"):
         model(torch.tensor([[1, 2]]))
+
+
+def test_layers_of_several_devices_are_kept_apart_and_move_alike() -> None:
+    devices = [torch.device("cpu"), torch.device("meta"), torch.device("cpu")]  # where keys are decides, not these
+    cache = FullCache(3, capacity=6, devices=devices)
+    entries = [torch.arange(4.0).reshape(1, 1, 4, 1) + 10 * layer for layer in range(3)]
+    for layer, keys in enumerate(entries):
+        cache.append(layer, keys, -keys)
+    cache.commit([0, 2, 3])
+    for layer, wanted in enumerate(entries):
+        keys, values = cache.entries(layer)
+        assert keys.flatten().tolist() == wanted[0, 0, [0, 2, 3], 0].tolist() == (-values).flatten().tolist()

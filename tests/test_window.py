@@ -75,6 +75,27 @@ def test_no_window() -> None:
     assert window.rows == [] and window.width == 0 and window.ngrams([]) == []
 
 
+@given(level=st.integers(2, 5), widths=st.lists(st.integers(0, 7), min_size=1, max_size=8))
+def test_resized_it_keeps_its_leftmost_columns_and_fills_up_as_ever(level: int, widths: list[int]) -> None:
+    window = JacobiWindow(level, 4, PROMPT, seed=0)
+    for width in widths:
+        before, was_full = [list(row) for row in window.rows], window.is_full
+        root = window.rows[0][0] if window.rows else 5
+        window.resize(width, root)
+        n_missing = level - 1 - len(window.rows)
+        assert [len(row) for row in window.rows] == [width + n_missing] * len(window.rows)
+        if not width:
+            assert window.rows == [] and window.ngrams([]) == []
+        elif before:
+            assert window.is_full == was_full
+            assert all(new[1 : len(old)] == old[1 : len(new)] for new, old in zip(window.rows, before, strict=True))
+        else:
+            assert len(window.rows) == 1
+        if width:
+            assert window.rows[0][0] == root
+        window.advance(0, root=6, new=[7] * window.width)
+
+
 def test_starts_from_prompt_tokens_by_seed() -> None:
     rows = [JacobiWindow(5, 40, PROMPT, seed=seed).rows for seed in (0, 0, 1)]
     assert rows[0] == rows[1] != rows[2]

@@ -14,11 +14,13 @@ from pipeline.common.hardware import describe_environment
 from pipeline.common.logs import adopt_library_logs, log_to_file
 from pipeline.common.models import LoadedModel, load_model
 from pipeline.common.prompts import Prompt, encode_prompts, fingerprint, load_samples
-from pipeline.common.records import PromptResult, summarize
+from pipeline.common.records import EvalResults, PromptResult, summarize
 from pipeline.common.results import RunFolder
 from pipeline.common.schemas import LOG_NAME, FafoParams
 from pipeline.common.seeds import seed_everything
 from pipeline.fafo.decode import generate
+from pipeline.fafo.forward import Forward
+from pipeline.fafo.measure import step_times_of
 from pipeline.fafo.selectors import Full
 from pipeline.fafo.settings import DecodeSettings, Generation
 
@@ -47,11 +49,17 @@ def run_experiment(experiment: Experiment, exp_desc: str, output_folder: Path) -
     seed_everything(experiment.pipeline.seed)
     loaded = load_model(experiment.pipeline)
     settings = experiment.decode_settings(loaded.eos_token_ids)
+    forward = Forward(loaded.model, settings.exact, settings.compile)
+    if settings.planner == "auto":
+        settings = replace(settings, step_times=step_times_of(forward))
+    environment = describe_environment(
+        loaded.model.device, loaded.model.dtype, forward.compiled is not None, settings.step_times
+    )
     pending = set(folder.pending)
     prompts = encode_prompts([sample for sample in samples if sample.id in pending], loaded)
     _warm_up(loaded, prompts[0], settings)
     with (
-        folder.open(describe_environment(loaded.model.device, loaded.model.dtype), loaded.ignored_generation_config),
+        folder.open(environment, loaded.ignored_generation_config),
         log_to_file(folder.path / LOG_NAME),
     ):
         log.info("%s: %d prompts, %d of them done already", exp_desc, len(samples), len(folder.results))
@@ -93,6 +101,8 @@ def _result(sample_id: str, generation: Generation, text: str, score: float | No
         stop_reason=generation.stop_reason,
         score=score,
         cache_tokens=generation.cache_tokens,
+        n_window_steps=generation.n_window_steps,
+        cache_tokens_beside_window=generation.cache_tokens_beside_window,
         window_cache_tokens=generation.window_cache_tokens,
     )
 
@@ -100,7 +110,7 @@ def _result(sample_id: str, generation: Generation, text: str, score: float | No
 def _finish(folder: RunFolder) -> None:
     summary = summarize(folder.results, DATASETS[folder.experiment.eval.dataset].metric)
     folder.finish(summary)
-    _warn_if_uncompressed(folder)
+    _warn_if_uncompressed(folder, summary)
     log.info(
         "%d prompts, %d tokens: %.1f tokens/s, tau %.2f, %s %s; written to %s",
         summary.n_prompts,
@@ -113,7 +123,7 @@ def _finish(folder: RunFolder) -> None:
     )
 
 
-def _warn_if_uncompressed(folder: RunFolder) -> None:
+def _warn_if_uncompressed(folder: RunFolder, summary: EvalResults) -> None:
     """A run without a window branch, or one that always saw the whole cache, must not pass for a compressed one."""
     params = folder.experiment.pipeline
     if not isinstance(params, FafoParams) or isinstance(folder.experiment.selector, Full):
@@ -125,7 +135,13 @@ def _warn_if_uncompressed(folder: RunFolder) -> None:
             params.window,
             params.kv_method,
         )
-    elif all(result.window_cache_tokens == result.cache_tokens for result in folder.results):
+    elif not summary.n_window_steps:
+        log.warning(
+            "nothing was compressed: a window never paid on this machine, so %s had nothing to do, and guesses came "
+            'from the pool alone; "planner": "fixed" runs the window in any case',
+            params.kv_method,
+        )
+    elif summary.window_cache_share == 1:
         log.warning(
             "nothing was compressed: no context was longer than what %s keeps, so window rows saw all of it",
             params.kv_method,

@@ -13,6 +13,7 @@ from pipeline.common.paths import REPO_ROOT
 from pipeline.common.records import Environment
 from pipeline.device_name import device_name
 from pipeline.errors import UserError
+from pipeline.fafo.step_times import StepTimes
 
 
 def resolve_device(device: str) -> str:
@@ -74,7 +75,9 @@ def free_bytes(device: str) -> int:
     return torch.cuda.mem_get_info(torch.device(device))[0]
 
 
-def describe_environment(device: torch.device, dtype: torch.dtype) -> Environment:
+def describe_environment(
+    device: torch.device, dtype: torch.dtype, compiled: bool = False, step_times: StepTimes | None = None
+) -> Environment:
     """What the record of a run says about the machine and the software."""
     packages = ("fafo", "torch", "transformers")
     return Environment(
@@ -84,6 +87,8 @@ def describe_environment(device: torch.device, dtype: torch.dtype) -> Environmen
         dtype=str(dtype).removeprefix("torch."),
         threads=torch.get_num_threads(),
         git_commit=_git_commit(),
+        compiled=compiled,
+        step_times=step_times,
     )
 
 

@@ -4,6 +4,8 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from typing import Any
 
 from jinja2 import TemplateError
 
@@ -67,3 +69,37 @@ def _encode(sample: Sample, loaded: LoadedModel) -> list[int]:
     except (TemplateError, TypeError, ValueError) as error:  # a template is a program: it raises as programs do
         raise UserError(f"the chat template of {tokenizer.name_or_path} fails: {error}") from error
     return tokenizer(text, add_special_tokens=False)["input_ids"]  # the template writes them out
+
+
+def benchmark_prompts(files: Sequence[str], per_dataset: int, loaded: LoadedModel) -> list[tuple[str, str, list[int]]]:
+    """Dataset, id and token ids of prompts to measure with, datasets taking turns.
+
+    Args:
+        files: "NAME=FILE" each, besides HumanEval. A file is JSONL; a row's prompt is its `question`, its `prompt`
+            or the first of its `turns`.
+        per_dataset: at most so many of each, from the first.
+
+    Raises:
+        UserError: a file can't be read, or a row has none of these keys.
+    """
+    datasets = {"humaneval": DATASETS["humaneval"].load(None)}
+    for given in files:
+        name, _, path = given.partition("=")
+        try:
+            lines = from_root(path).read_text().splitlines()
+            datasets[name] = [_benchmark_sample(str(i), json.loads(line)) for i, line in enumerate(lines)]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"--prompts {given}: should be NAME=FILE, each line an object with question, prompt or turns "
+                f"({type(error).__name__}: {error})"
+            ) from None
+    encoded = [
+        [(name, prompt.sample.id, prompt.token_ids) for prompt in encode_prompts(samples[:per_dataset], loaded)]
+        for name, samples in datasets.items()
+    ]
+    return [prompt for turn in zip_longest(*encoded) for prompt in turn if prompt is not None]
+
+
+def _benchmark_sample(sample_id: str, row: dict[str, Any]) -> Sample:
+    text = row.get("question") or row.get("prompt") or row["turns"][0]
+    return Sample(id=sample_id, messages=({"role": "user", "content": text},), text=text, reference={})

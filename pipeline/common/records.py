@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pipeline.common.schemas import SubDir
 from pipeline.fafo.settings import StopReason
+from pipeline.fafo.step_times import StepTimes
 
 Verdict = Literal["identical", "near tie", "fault"]
 
@@ -31,6 +32,8 @@ class PromptResult(_Record):
     stop_reason: StopReason
     score: float | None
     cache_tokens: float  # committed cache entries, mean over the steps
+    n_window_steps: int | None = None  # steps with window rows; records of older runs, in which all had some, lack it
+    cache_tokens_beside_window: float | None = None  # committed entries, mean over these steps; dito
     window_cache_tokens: float | None  # how many of them the window rows saw; None without a window
 
     @model_validator(mode="after")
@@ -54,9 +57,10 @@ class EvalResults(_Record):
     accepted_length_histogram: dict[str, int]  # accepted length -> steps
     score: float | None  # mean over the prompts that have one
     metric: str
-    cache_tokens: float  # mean over all steps, as is the next
-    window_cache_tokens: float | None
-    window_cache_share: float | None  # of the cache, how much the window rows saw
+    cache_tokens: float  # mean over all steps
+    n_window_steps: int | None = None  # records of older runs lack it
+    window_cache_tokens: float | None  # mean over the steps with a window
+    window_cache_share: float | None  # of the cache in these steps, how much the window rows saw
 
 
 class Fingerprint(_Record):
@@ -75,6 +79,8 @@ class Environment(_Record):
     dtype: str
     threads: int
     git_commit: str | None  # None when this is not a checkout
+    compiled: bool = False  # whether the model ran compiled; false too where that was asked for and can't be had
+    step_times: StepTimes | None = None  # what planner "auto" reckoned with
 
 
 class Session(Environment):
@@ -159,8 +165,10 @@ def summarize(results: Sequence[PromptResult], metric: str) -> EvalResults:
     scores = [r.score for r in results if r.score is not None]
     histogram = Counter(length for r in results for length in r.accepted_lengths)
     cache_tokens = sum(r.cache_tokens * r.n_steps for r in results) / n_steps
-    seen = [r.window_cache_tokens * r.n_steps for r in results if r.window_cache_tokens is not None]
-    window_cache_tokens = sum(seen) / n_steps if seen else None
+    windows = [(r.n_window_steps or r.n_steps, r) for r in results if r.window_cache_tokens is not None]
+    n_window_steps = sum(n for n, _ in windows)
+    seen = sum(n * (r.window_cache_tokens or 0.0) for n, r in windows)
+    beside = sum(n * (r.cache_tokens_beside_window or r.cache_tokens) for n, r in windows)
     return EvalResults(
         throughput=n_new_tokens / seconds,
         decode_throughput=n_new_tokens / decode_seconds,
@@ -172,8 +180,7 @@ def summarize(results: Sequence[PromptResult], metric: str) -> EvalResults:
         score=sum(scores) / len(scores) if scores else None,
         metric=metric,
         cache_tokens=cache_tokens,
-        window_cache_tokens=window_cache_tokens,
-        window_cache_share=window_cache_tokens / cache_tokens
-        if window_cache_tokens is not None and cache_tokens
-        else None,
+        n_window_steps=n_window_steps,
+        window_cache_tokens=seen / n_window_steps if windows else None,
+        window_cache_share=seen / beside if beside else None,
     )

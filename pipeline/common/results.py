@@ -155,13 +155,13 @@ class RunFolder:
                 write_whole(folder / name, file.content)
 
     def _new_record(self, environment: Environment) -> OutputConfig:
-        session = Session(start_time=_now(), end_time=None, **environment.model_dump())
+        session = Session(start_time=_now(), end_time=None, **dict(environment))
         return OutputConfig(
             pipeline_params=self.experiment.pipeline_params(),
             eval_params=self.experiment.eval.model_dump(),
             eval_results=None,
             management=Management(
-                **environment.model_dump(),
+                **dict(environment),
                 exp_desc=self.exp_desc,
                 output_folder_dir=str(self.path),
                 sub_dir=self.experiment.sub_dir,
@@ -184,7 +184,7 @@ class RunFolder:
             last.end_time = end.isoformat(timespec="milliseconds")
 
     def _add_session(self, management: Management, environment: Environment) -> None:
-        for name, now in environment.model_dump().items():
+        for name, now in environment:
             before = getattr(management, name)
             if now != before and name != "git_commit":
                 log.warning(
@@ -194,7 +194,7 @@ class RunFolder:
                     now,
                 )
             setattr(management, name, now)
-        management.sessions.append(Session(start_time=_now(), end_time=None, **environment.model_dump()))
+        management.sessions.append(Session(start_time=_now(), end_time=None, **dict(environment)))
         management.end_time = management.exp_duration = None
 
     def _write_record(self) -> None:
@@ -215,7 +215,7 @@ class RunFolder:
 
     def _refuse_other_experiment(self, record: OutputConfig) -> None:
         pairs = (
-            ("pipeline_params", record.pipeline_params, self.experiment.pipeline_params()),
+            ("pipeline_params", _defaults(self.experiment) | record.pipeline_params, self.experiment.pipeline_params()),
             ("eval_params", record.eval_params, self.experiment.eval.model_dump()),
             ("dataset", record.management.dataset.model_dump(), self.fingerprint.model_dump()),
         )
@@ -236,6 +236,12 @@ def write_whole(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+
+
+def _defaults(experiment: Experiment) -> dict[str, Any]:
+    """What keys stand for that a run lacks because it is older than they are."""
+    fields = type(experiment.pipeline).model_fields
+    return {name: field.default for name, field in fields.items() if not field.is_required()}
 
 
 def _now() -> str:

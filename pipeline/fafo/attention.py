@@ -127,25 +127,52 @@ def attend_step(step: Step, layer: int, query: Tensor, key: Tensor, value: Tenso
         output, _ = attend(query, (keys, values), scaling)
         return output.transpose(1, 2)
 
-    committed = [(keys[:, :, : cache.length], values[:, :, : cache.length])] if cache.length else []
-    new = keys[:, :, cache.length :], values[:, :, cache.length :]
     if layout is None:
+        new = keys[:, :, cache.length :], values[:, :, cache.length :]
         among_new = attend(query, new, scaling, causal=True)
-        return see(query, committed, among_new, scaling).transpose(1, 2)
+        return _see(query, _committed(cache, keys, values), among_new, scaling).transpose(1, 2)
 
-    n_verify = layout.n_verify
-    out, lse = attend(query, new, scaling, mask=step.mask(query))
-    if step.exact:
-        plan = step.plan(query.device)
-        outputs = [exact_attention(query[:, :, :n_verify], keys, values, scaling, plan)]
-    else:
-        among_new = out[:, :, :n_verify], lse[:, :, :n_verify]
-        outputs = [see(query[:, :, :n_verify], committed, among_new, scaling)]
-    if n_verify < n_rows:
-        keys, values = cache.entries(layer)
-        selected = step.views[layer].select(query[:, :, :1], keys, values)
-        outputs.append(see(query[:, :, n_verify:], selected, (out[:, :, n_verify:], lse[:, :, n_verify:]), scaling))
+    outputs = [_verification(step, query[:, :, : layout.n_verify], keys, values, scaling)]
+    if layout.n_verify < n_rows:
+        outputs.append(_window(step, layer, query, keys, values, scaling))
     return torch.cat(outputs, dim=2).transpose(1, 2)
+
+
+def _verification(step: Step, query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+    """Root and guess rows: they see the whole cache, and among the new rows their ancestors.
+
+    Args:
+        query: [1, heads, n_verify, head_dim]; keys, values: cache and new rows, [1, kv_heads, length + rows, head_dim].
+    """
+    if step.exact:
+        return exact_attention(query, keys, values, scaling, step.plan(query.device))
+    start, n_verify = step.cache.length, query.shape[2]
+    new = keys[:, :, start : start + n_verify], values[:, :, start : start + n_verify]
+    among_new = attend(query, new, scaling, mask=step.mask(query)[:n_verify, :n_verify])
+    return _see(query, _committed(step.cache, keys, values), among_new, scaling)
+
+
+def _window(step: Step, layer: int, query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+    """Window rows: they see what the selector chose of the cache, and among the new rows what the mask says.
+
+    Args:
+        query: of all rows; keys, values as in `_verification`.
+    """
+    assert step.layout is not None
+    n_verify, cache = step.layout.n_verify, step.cache
+    rows, new = query[:, :, n_verify:], (keys[:, :, cache.length :], values[:, :, cache.length :])
+    among_new = attend(rows, new, scaling, mask=step.mask(query)[n_verify:])
+    selected = step.views[layer].select(query[:, :, :1], *cache.entries(layer))
+    return _see(rows, selected, among_new, scaling)
+
+
+def _committed(cache: FullCache, keys: Tensor, values: Tensor) -> list[KeyValues]:
+    return [(keys[:, :, : cache.length], values[:, :, : cache.length])] if cache.length else []
+
+
+def _see(query: Tensor, cached: list[KeyValues], among_new: Partial, scaling: float) -> Tensor:
+    """Attention of rows that all see all of `cached`, joined with what they see among the new rows."""
+    return merge([among_new, *(attend(query, part, scaling) for part in cached)]).to(query.dtype)
 
 
 AttentionInterface.register(ATTENTION_NAME, fafo_attention)
@@ -164,8 +191,3 @@ def fafo_attention_on(model: PreTrainedModel) -> Iterator[None]:
             yield
         finally:
             model.set_attn_implementation(before)
-
-
-def see(query: Tensor, cached: list[KeyValues], among_new: Partial, scaling: float) -> Tensor:
-    """Attention of rows that all see all of `cached`, joined with what they see among the new rows."""
-    return merge([among_new, *(attend(query, part, scaling) for part in cached)]).to(query.dtype)

@@ -1,9 +1,17 @@
 """The one KV cache: preallocated, appended to in place, committed by moving only what moved."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from pipeline.fafo.selectors.base import KeyValues
+
+
+def layer_devices(model: PreTrainedModel) -> list[torch.device]:
+    """Where each layer of the model is."""
+    return [next(layer.parameters()).device for layer in model.base_model.layers]  # type: ignore[union-attr]
 
 
 class FullCache:
@@ -14,15 +22,24 @@ class FullCache:
     rolling back costs nothing, and there is never a second copy of the cache.
     """
 
-    def __init__(self, n_layers: int, capacity: int) -> None:
+    def __init__(self, n_layers: int, capacity: int, devices: Sequence[torch.device] | None = None) -> None:
         """Make room for `capacity` entries a layer: committed ones plus the rows of the largest step.
 
-        A layer's memory is allocated by its first append, on the device and in the dtype of its keys: layers of one
-        model may live on several devices.
+        Args:
+            devices: of each layer, for models that are spread over several. Layers of one device share one tensor, so
+                that a commit is a single move; it is allocated by the first append, in the dtype of its keys.
         """
         self.length = 0
         self.capacity = capacity
-        self._layers: list[Tensor | None] = [None] * n_layers  # [keys/values, batch, kv_heads, capacity, head_dim]
+        self._devices = list(devices or [torch.device("cpu")] * n_layers)
+        self._stacks: list[Tensor] = []  # [layers of one device, keys/values, batch, kv_heads, capacity, head_dim]
+        self._layers: list[Tensor | None] = [None] * n_layers  # views of these
+
+    @classmethod
+    def for_model(cls, model: PreTrainedModel, capacity: int) -> "FullCache":
+        """A cache for this model's layers, wherever they are."""
+        devices = layer_devices(model)
+        return cls(len(devices), capacity, devices)
 
     def append(self, layer: int, keys: Tensor, values: Tensor) -> KeyValues:
         """Write a step's rows behind the committed entries.
@@ -34,9 +51,9 @@ class FullCache:
         """
         stored = self._layers[layer]
         if stored is None:
-            batch, kv_heads, _, head_dim = keys.shape
-            stored = keys.new_empty(2, batch, kv_heads, self.capacity, head_dim)
-            self._layers[layer] = stored
+            self._allocate(layer, keys)
+            stored = self._layers[layer]
+            assert stored is not None
         end = self.length + keys.shape[2]
         if end > self.capacity:
             raise ValueError(f"the cache has room for {self.capacity} entries, this step needs {end}")
@@ -50,11 +67,9 @@ class FullCache:
         start, end = self.length + n_in_place, self.length + len(rows)
         if start < end:
             source = torch.tensor([self.length + row for row in rows[n_in_place:]])
-            for stored in self._layers:
-                if stored is not None:
-                    if source.device != stored.device:
-                        source = source.to(stored.device)
-                    stored.narrow(3, start, end - start).copy_(stored.index_select(3, source))
+            for stack in self._stacks:
+                moved = stack.index_select(4, source.to(stack.device))
+                stack.narrow(4, start, end - start).copy_(moved)
         self.length = end
 
     def entries(self, layer: int) -> KeyValues:
@@ -63,3 +78,12 @@ class FullCache:
         if stored is None:
             raise ValueError(f"layer {layer} has no entries yet")
         return stored[0, :, :, : self.length], stored[1, :, :, : self.length]
+
+    def _allocate(self, layer: int, keys: Tensor) -> None:
+        """Room for all layers of this layer's device."""
+        batch, kv_heads, _, head_dim = keys.shape
+        together = [i for i, device in enumerate(self._devices) if device == self._devices[layer]]
+        stack = keys.new_empty(len(together), 2, batch, kv_heads, self.capacity, head_dim)
+        self._stacks.append(stack)
+        for i, view in zip(together, stack, strict=True):
+            self._layers[i] = view

@@ -65,16 +65,17 @@ class Decoding:
         self.n_prompt = len(prompt_ids)
         self.text = list(prompt_ids)
         self.limit, self.limit_reason = _length_limit(model, len(prompt_ids), settings.n_new_tokens)
-        n_layers = model.config.num_hidden_layers
-        self.cache = FullCache(n_layers, capacity=self.limit + _max_rows(settings))
-        self.views = [LayerView(settings.selector) for _ in range(n_layers)]
+        self.cache = FullCache.for_model(model, capacity=self.limit + _max_rows(settings))
+        self.views = [LayerView(settings.selector) for _ in range(model.config.num_hidden_layers)]
         self.pool = _pool(settings)
-        self.planner = _planner(model, settings)
+        self.planner = _planner(self.forward, settings)
         self.window = JacobiWindow(settings.level, settings.window, prompt_ids, settings.seed)
         self.accepted_lengths: list[int] = []
         self.stop_reason: StopReason | None = None
-        self.cache_tokens = 0
-        self.window_cache_tokens: float | None = None  # until a step has window rows
+        self.cache_tokens = 0  # sums over the steps, as are the next
+        self.n_window_steps = 0
+        self.cache_tokens_beside_window = 0
+        self.window_cache_tokens = 0.0
 
     def run(self, on_step: Callable[[list[int]], None] | None = None) -> Generation:
         """Decode to the end; `on_step` gets the new tokens of each step."""
@@ -88,7 +89,7 @@ class Decoding:
                     on_step(self.text[-self.accepted_lengths[-1] :])
             ended = _now(self.model.device)
         n_steps = len(self.accepted_lengths)
-        seen = self.window_cache_tokens
+        n_window_steps = self.n_window_steps
         return Generation(
             token_ids=self.text[self.n_prompt :],
             n_prompt_tokens=self.n_prompt,
@@ -97,7 +98,9 @@ class Decoding:
             decode_seconds=ended - prefilled,
             stop_reason=self.stop_reason,
             cache_tokens=self.cache_tokens / n_steps,
-            window_cache_tokens=None if seen is None else seen / n_steps,
+            n_window_steps=n_window_steps,
+            cache_tokens_beside_window=self.cache_tokens_beside_window / n_window_steps if n_window_steps else None,
+            window_cache_tokens=self.window_cache_tokens / n_window_steps if n_window_steps else None,
         )
 
     def continue_from(self, layers: Iterable[KeyValues]) -> None:
@@ -125,7 +128,10 @@ class Decoding:
             max_depth=self.limit - n_before - 1,
             min_chance=self.planner.least_chance(),
         )
-        plan = self.planner.plan(proposal, self.cache.length, self.views[0].n_visible or self.cache.length)
+        plan = self.planner.plan(proposal, self.cache.length, n_seen=self.views[0].n_visible)
+        if plan.n_columns and not self.window.rows:
+            for view in self.views:
+                view.forget()
         self.window.resize(plan.n_columns, root)
         tree = proposal.cut(plan.n_guesses + 1)
         layout = lay_out(tree, self.window, n_before - 1, context_limit(self.model.config))
@@ -163,8 +169,9 @@ class Decoding:
     def _count_cache(self, layout: Layout) -> None:
         self.cache_tokens += self.cache.length
         if layout.n_verify < len(layout.tokens):
-            seen = sum(view.n_visible for view in self.views) / len(self.views)
-            self.window_cache_tokens = (self.window_cache_tokens or 0.0) + seen
+            self.n_window_steps += 1
+            self.cache_tokens_beside_window += self.cache.length
+            self.window_cache_tokens += sum(view.n_visible for view in self.views) / len(self.views)
 
 
 def _pool(settings: DecodeSettings) -> Pool:
@@ -173,10 +180,10 @@ def _pool(settings: DecodeSettings) -> Pool:
     return NgramPool(settings.level, settings.num_guesses)
 
 
-def _planner(model: PreTrainedModel, settings: DecodeSettings) -> Planner:
+def _planner(forward: Forward, settings: DecodeSettings) -> Planner:
     if settings.planner == "fixed":
         return FixedPlanner(settings.window)
-    times = settings.step_times or step_times_of(model, settings)
+    times = settings.step_times or step_times_of(forward)
     return AutoPlanner(times, settings.level, settings.window, settings.num_guesses)
 
 

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from pipeline.fafo.attention import Step, running
 from pipeline.fafo.cache import FullCache
-from pipeline.fafo.compiled import compiled
+from pipeline.fafo.compiled import MOST_ROWS, compiled
 from pipeline.fafo.exact import TILE, FixedShapeLinear
 from pipeline.fafo.layout import Layout
 from pipeline.fafo.selectors import LayerView
@@ -24,6 +24,7 @@ class Forward:
     """
 
     def __init__(self, model: PreTrainedModel, exact: bool = False, compile: bool = False) -> None:
+        self.model = model
         self.device = model.device
         self.body = model.base_model
         self.head = model.get_output_embeddings()
@@ -50,7 +51,7 @@ class Forward:
         rows = rows.to(self.device)  # in one copy
         ids, positions, logit_rows = rows[None, :n_rows], rows[None, n_rows : 2 * n_rows], rows[2 * n_rows :]
         with running(Step(cache, layout, views, self.exact)), fixed_shapes:
-            if self.compiled is not None:
+            if self.compiled is not None and n_rows <= MOST_ROWS:
                 return self.compiled(ids, positions, logit_rows)
             hidden = self.body(input_ids=ids, position_ids=positions, use_cache=False).last_hidden_state
             logits = self.head(hidden.index_select(1, logit_rows.to(hidden.device)))

@@ -23,7 +23,7 @@ from pipeline.fafo.arguments import earlier_turn, keeps_scores, read_criteria, r
 from pipeline.fafo.choice import ProcessedChoice
 from pipeline.fafo.decode import Decoding
 from pipeline.fafo.selectors import SELECTORS
-from pipeline.fafo.settings import MOST_NEW_TOKENS, DecodeSettings, Generation
+from pipeline.fafo.settings import MOST_NEW_TOKENS, DecodeSettings, Generation, PlannerName, PoolName
 
 
 @dataclass
@@ -43,11 +43,14 @@ def fafo_generate(
     level: int = 5,
     window: int = 15,
     num_guesses: int = 15,
+    pool: PoolName = "ranked",
+    planner: PlannerName = "auto",
     pool_from_prompt: bool = True,
     pool_from_output: bool = True,
     kv_method: str = "stream-llm",
     kv_params: Mapping[str, Any] | None = None,
     exact: bool = False,
+    compile: bool = False,
     window_seed: int = 42,
     **model_kwargs: Any,
 ) -> FafoGenerateOutput | Tensor:
@@ -61,6 +64,9 @@ def fafo_generate(
     stop strings as a `StopStringCriteria`.
 
     Args:
+        level, window, num_guesses, pool, planner, compile: see `DecodeSettings`. As they are, each step runs as many
+            guess rows and window columns, up to the given numbers, as pay on this machine; how long steps take is
+            measured by the first call, in seconds, and kept on disk. `pool="lru", planner="fixed"` is the paper's way.
         kv_method, kv_params: the selector's config name and its hyperparameters.
         window_seed: of the tokens that the window starts from; it doesn't change the output.
         past_key_values: a `DynamicCache` of an earlier turn is continued, for one row without padding.
@@ -86,12 +92,15 @@ def fafo_generate(
         level=level,
         window=window,
         num_guesses=num_guesses,
+        pool=pool,
+        planner=planner,
         pool_from_prompt=pool_from_prompt,
         pool_from_output=pool_from_output,
         kv_method=kv_method,
         kv_params=kv_params or {},
         seed=window_seed,
         exact=exact,
+        compile=compile,
     )
     generations = []
     for row, (padding, prompt) in enumerate(rows):

@@ -10,15 +10,15 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+import transformers
 from platformdirs import user_cache_path
 from transformers import PreTrainedModel
 
 from pipeline.device_name import device_name
 from pipeline.fafo.attention import fafo_attention_on
-from pipeline.fafo.cache import FullCache
+from pipeline.fafo.cache import FullCache, layer_devices
 from pipeline.fafo.forward import Forward, greedy_tokens
 from pipeline.fafo.layout import lay_out
-from pipeline.fafo.settings import DecodeSettings
 from pipeline.fafo.step_times import StepTimes, stored
 from pipeline.fafo.support import context_limit
 from pipeline.fafo.tree import GuessTree
@@ -30,6 +30,7 @@ ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 ENOUGH = 2.5  # plain steps: row counts beyond the first that takes as long are not measured, but extrapolated
 SHORT, LONG = 256, 2048  # cached tokens
 REPEATS = 3
+_FORMAT = 1  # of the table on disk, and of how it is measured
 _SHAPE = (
     *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
     *("num_key_value_heads", "head_dim", "vocab_size"),
@@ -37,55 +38,67 @@ _SHAPE = (
 _KNOWN: WeakKeyDictionary[PreTrainedModel, dict[str, StepTimes]] = WeakKeyDictionary()
 
 
-def step_times_of(model: PreTrainedModel, settings: DecodeSettings) -> StepTimes:
-    """How long steps of this model take on its device; measured once in seconds, then kept in memory and on disk."""
+def step_times_of(forward: Forward) -> StepTimes:
+    """How long steps of a model take on its device; measured once, in seconds, then kept in memory and on disk."""
+    model = forward.model
     facts = (
+        _FORMAT,
+        transformers.__version__,
+        [str(device) for device in layer_devices(model)],
         [str(getattr(model.config, name, None)) for name in _SHAPE],
         device_name(model.device),
         str(model.dtype),
         torch.get_num_threads(),
         torch.__version__,
-        settings.compile,
-        settings.exact,
+        forward.compiled is not None,
+        forward.exact,
     )
     key = hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
     known = _KNOWN.setdefault(model, {})
     if key not in known:
         path = user_cache_path("fafo") / "step_times" / f"{key}.json"
-        known[key] = stored(path, lambda: measure(model, settings))
+        with fafo_attention_on(model):  # threads take turns here before processes do at the file
+            known[key] = stored(path, lambda: measure(forward))
     return known[key]
 
 
 @torch.inference_mode()
-def measure(model: PreTrainedModel, settings: DecodeSettings) -> StepTimes:
-    """Measure the table: medians of interleaved repeats, warm-up discarded."""
-    forward = Forward(model, settings.exact, settings.compile)
+def measure(forward: Forward) -> StepTimes:
+    """Measure the table: medians of interleaved repeats, warm-up discarded.
+
+    All rows are verified and have logits, so window rows, most of which need none, count as a little too dear.
+    """
+    model = forward.model
     n_layers, n_positions = model.config.num_hidden_layers, context_limit(model.config)
-    cache = FullCache(n_layers, capacity=LONG + 4 * ROWS[-1])
+    cache = FullCache.for_model(model, capacity=LONG + 2 * ROWS[-1])
 
     def seconds(n_rows: int) -> float:
         """One step with guess rows only, and reading its tokens."""
         started = time.perf_counter()
-        tree = GuessTree(0, [(token,) for token in range(n_rows - 1)])
+        tree = GuessTree(0)
+        for _ in range(n_rows - 1):
+            tree.add(0, 0)
         layout = lay_out(tree, JacobiWindow(2, 0, [0], 0), cache.length, n_positions)
         greedy_tokens(forward.step(layout, cache, []))
         return time.perf_counter() - started
 
     started = time.perf_counter()
     with fafo_attention_on(model):
-        forward.text([i % model.config.vocab_size for i in range(SHORT)], cache)
+        n_short = min(SHORT, n_positions - 1) if n_positions else SHORT
+        forward.text([i % model.config.vocab_size for i in range(n_short)], cache)
         rows = _rows_worth_measuring(seconds)
         short = _medians(seconds, rows)
-        _lengthen(cache, LONG // SHORT, n_layers)
+        _lengthen(cache, LONG // n_short, n_layers)
+        n_more = cache.length - n_short
         some = sorted({rows[0], rows[len(rows) // 2], rows[-1]})
         long = _medians(seconds, some)
-    slopes = [max(long[n] - short[n], 0.0) / (LONG - SHORT) for n in some]
+    slopes = [max(long[n] - short[n], 0.0) / n_more for n in some]
     per_token = np.interp(rows, some, slopes).tolist()
     floor = 0.5 * min(short.values())  # noise must not make a step free
     log.info("planner: measured steps of 1 to %d rows in %.1f s", rows[-1], time.perf_counter() - started)
     return StepTimes(
         rows=tuple(rows),
-        seconds=tuple(max(short[n] - SHORT * slope, floor) for n, slope in zip(rows, per_token, strict=True)),
+        seconds=tuple(max(short[n] - n_short * slope, floor) for n, slope in zip(rows, per_token, strict=True)),
         per_token=tuple(per_token),
     )
 

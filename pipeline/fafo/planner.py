@@ -30,7 +30,7 @@ class Planner(ABC):
 
     @abstractmethod
     def least_chance(self) -> float:
-        """Guess rows that are less likely to be accepted than this can't pay."""
+        """Guess rows that the pool thinks less likely to be accepted than this are unlikely to pay."""
 
     @abstractmethod
     def plan(self, tree: GuessTree, length: int, n_seen: int) -> Plan:
@@ -69,7 +69,7 @@ class AutoPlanner(Planner):
 
     The long-run rate r = E[tokens] / E[seconds] is highest where each step maximises E[tokens] - r * seconds
     (Dinkelbach, 1967). So a row is worth running if its chance to be accepted exceeds r times the time that it adds.
-    r is the rate so far, at least that of plain decoding.
+    r is the rate of late, at least that of plain decoding.
 
     Chances are the pool's, corrected by how often tokens of about that chance have come true. That is known for every
     guess at a place that the text reached, verified or not, so nothing has to be run in order to find out.
@@ -87,19 +87,16 @@ class AutoPlanner(Planner):
         self.seconds, self.per_token = times.interpolated(1 + (level - 1) * (num_guesses + window))
         self.hits = [0.0] * BINS
         self.trials = [0.0] * BINS
-        self.plain_rate = 1 / self.seconds[1]
-        self.rate_tokens, self.rate_seconds = RATE_PRIOR, RATE_PRIOR / self.plain_rate
+        self.rate = 1 / self.seconds[1]  # tokens a second
+        self.rate_tokens, self.rate_seconds = RATE_PRIOR, RATE_PRIOR / self.rate
         self.credit = FIRST_CREDIT  # of a window of full width
         self.n_columns = 0
+        self.n_ran = 0  # steps with a window without a break
         self.pause = 0
         self.next_pause = FIRST_PAUSE
         self._planned_seconds = 0.0
-        self._cheapest_row = max(min((t - self.seconds[1]) / (n - 1) for n, t in enumerate(self.seconds) if n > 1), 0.0)
-
-    @property
-    def rate(self) -> float:
-        """Tokens a second, by the table."""
-        return max(self.plain_rate, self.rate_tokens / self.rate_seconds)
+        more = [(seconds - self.seconds[1]) / n for n, seconds in enumerate(self.seconds[2:], start=1)]
+        self._cheapest_row = max(min(more, default=0.0), 0.0)
 
     def least_chance(self) -> float:
         """Half of what a row of the cheapest step has to have. See `Planner.least_chance`."""
@@ -107,7 +104,8 @@ class AutoPlanner(Planner):
 
     def plan(self, tree: GuessTree, length: int, n_seen: int) -> Plan:
         """Weigh tokens against seconds for each number of guess rows, then for some widths. See `Planner.plan`."""
-        rate = self.rate
+        plain_rate = 1 / self._step_seconds(1, 0, length, 0)
+        self.rate = rate = max(plain_rate, self.rate_tokens / self.rate_seconds)
         chances = [1.0]
         tokens = most = 0.0
         n_rows = 1
@@ -135,8 +133,11 @@ class AutoPlanner(Planner):
             gains[width] = self.credit * width / self.window - self.rate * seconds
         n_columns = max(gains, key=gains.__getitem__)
         if self.n_columns and not n_columns:
-            self.pause, self.next_pause = self.next_pause, 2 * self.next_pause
+            if self.n_ran > self.next_pause:
+                self.next_pause = FIRST_PAUSE  # it did pay for a while
+            self.pause, self.next_pause = self.next_pause - 1, 2 * self.next_pause
             self.credit = max(self.credit, FIRST_CREDIT)  # it will be tried again with fresh hope
+        self.n_ran = self.n_ran + 1 if n_columns else 0
         self.n_columns = n_columns
         return n_columns
 

@@ -30,7 +30,7 @@ class Pool(ABC):
 
         Args:
             n_rows: guess rows at most. max_depth: tokens of a guess at most.
-            min_chance: rows that are less likely to be accepted than this need not be there.
+            min_chance: rows that the pool thinks less likely to be accepted than this need not be there.
         """
 
 

@@ -1,5 +1,6 @@
 """The ranked pool: an online back-off model that puts the most probable guesses first."""
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
@@ -10,10 +11,11 @@ ORDER = 4  # longest suffix that counts are kept for
 ESCAPE = (6.0, 3.0, 2.0, 1.0)  # by suffix length: the weight of "something else" beside the counts
 SUCCESSOR_ESCAPE = 0.3  # what is left to tokens that neither counts nor successors know
 DECAY = 0.95  # of a suffix's counts each time it is seen again
+LEAST_COUNT = 1e-6  # that a count decays to
 WINDOW_WEIGHT = 0.3  # of a window n-gram, where text counts 1
 MOST_CONTINUATIONS = 8  # of one suffix; the rarest is dropped
 MOST_SUFFIXES = 1 << 18  # the oldest is dropped
-MOST_DEPTH = 24  # tokens of a guess
+MOST_DEPTH = 24  # tokens of a guess; with the root they have to fit into a tile of the exact mode
 LEAST_CHANCE = 0.004  # less likely rows are never proposed
 
 Suffix = tuple[int, ...]
@@ -29,10 +31,11 @@ class RankedPool(Pool):
     best-first search then expands the likeliest path first, so the tree for any number of rows is a beginning of one
     list.
 
-    Memory: at most `MOST_SUFFIXES` x `MOST_CONTINUATIONS` counts, for text and for the window each.
+    Memory: at most `MOST_SUFFIXES` x `MOST_CONTINUATIONS` counts, for text and for the window each, and
+    `n_successors` tokens for each token of the vocabulary.
 
     Source: ours. Escapes as in prediction by partial matching (Cleary and Witten, 1984), successors as in token
-    recycling (Luo et al., 2024), constants from replaying recorded outputs (`scripts/speedup/replay.py`).
+    recycling (Luo et al., 2024), constants from replaying recorded outputs (`scripts/speedup/bench_pools.py`).
     """
 
     n_successors = 4
@@ -109,7 +112,7 @@ class _Counts:
     """Decaying counts of what followed each suffix."""
 
     def __init__(self) -> None:
-        self._counts: dict[Suffix, dict[int, float]] = {}
+        self._counts: OrderedDict[Suffix, dict[int, float]] = OrderedDict()  # the oldest suffix first
 
     def get(self, suffix: Suffix) -> dict[int, float]:
         return self._counts.get(suffix, _NOTHING)
@@ -125,10 +128,10 @@ class _Counts:
                 if of_suffix is None:
                     counts[suffix] = {token: weight}
                     if len(counts) > MOST_SUFFIXES:
-                        del counts[next(iter(counts))]
+                        counts.popitem(last=False)
                     continue
-                for known in of_suffix:
-                    of_suffix[known] *= DECAY
+                for known, count in of_suffix.items():
+                    of_suffix[known] = max(DECAY * count, LEAST_COUNT)
                 of_suffix[token] = of_suffix.get(token, 0.0) + weight
                 if len(of_suffix) > MOST_CONTINUATIONS:
                     del of_suffix[min(of_suffix, key=of_suffix.__getitem__)]

@@ -68,8 +68,9 @@ class Generation:
     token_ids: the new tokens, an EOS included.
     accepted_lengths: new tokens of each decoding step.
     stop_reason: "length" is `n_new_tokens`, "context_limit" the model's, "criteria" a caller's own.
-    cache_tokens, window_cache_tokens: committed entries, and how many of them the window rows saw, both as means over
-        the steps (the latter None without window rows).
+    cache_tokens: committed entries, as a mean over the steps.
+    n_window_steps: steps with window rows. cache_tokens_beside_window, window_cache_tokens: committed entries, and how
+        many of them the window rows saw, both as means over these steps; None if there are none.
     """
 
     token_ids: list[int]
@@ -79,4 +80,6 @@ class Generation:
     decode_seconds: float
     stop_reason: StopReason
     cache_tokens: float
+    n_window_steps: int
+    cache_tokens_beside_window: float | None
     window_cache_tokens: float | None

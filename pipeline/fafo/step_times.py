@@ -55,17 +55,25 @@ def _line(rows: tuple[int, ...], values: tuple[float, ...], n_rows: int) -> list
 
 
 def stored(path: Path, measure: Callable[[], StepTimes]) -> StepTimes:
-    """Read the table in `path`; if there is none, or a damaged one, measure and write it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock")):
-        try:
-            return TABLE.validate_json(path.read_bytes())
-        except FileNotFoundError:
-            pass
-        except ValidationError:
-            log.warning("step times: %s is damaged; measuring anew", path)
-        times = measure()
-        partial = path.with_suffix(".partial")
-        partial.write_bytes(TABLE.dump_json(times))
-        partial.replace(path)
-        return times
+    """Read the table in `path`; if there is none, or a damaged one, measure and write it, if that can be done."""
+    times = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock")):
+            times = _read(path) or measure()
+            partial = path.with_suffix(".partial")
+            partial.write_bytes(TABLE.dump_json(times))
+            partial.replace(path)
+    except OSError as error:
+        log.warning("planner: step times can't be kept in %s (%s)", path, error)
+    return times or measure()
+
+
+def _read(path: Path) -> StepTimes | None:
+    try:
+        return TABLE.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError:
+        log.warning("planner: %s is damaged; measuring anew", path)
+        return None

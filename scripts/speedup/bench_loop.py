@@ -1,4 +1,4 @@
-"""Measure the decoding loop itself: plain decoding against transformers, our code outside the model, peak memory.
+"""Measure the decoding loop itself: plain decoding against transformers, and peak memory.
 
     python scripts/speedup/bench_loop.py [--model models/SmolLM2-135M-Instruct] [--json FILE]
 
@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from rich.console import Console
@@ -26,8 +25,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from pipeline.common.paths import REPO_ROOT
-from pipeline.fafo.attention import fafo_attention_on
-from pipeline.fafo.decode import Decoding, generate, greedy_tokens
+from pipeline.fafo.decode import generate
 from pipeline.fafo.selectors import Quest, StreamLLM
 from pipeline.fafo.settings import DecodeSettings
 
@@ -40,13 +38,12 @@ METHODS: dict[str, Callable[[int], DecodeSettings]] = {
 
 
 def main() -> None:
-    """Run the three measurements, print them as tables and optionally write them as JSON."""
+    """Run both measurements, print them as tables and optionally write them as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=REPO_ROOT / "models/SmolLM2-135M-Instruct", help="a local folder")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
     parser.add_argument("--new-tokens", type=int, default=128, help="tokens to generate in the comparison")
     parser.add_argument("--repeats", type=int, default=8, help="counted repeats of the comparison")
-    parser.add_argument("--steps", type=int, default=60, help="counted steps of the loop measurement")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--peak-memory-of", choices=METHODS, help=argparse.SUPPRESS)  # this script runs itself
     args = parser.parse_args()
@@ -63,7 +60,6 @@ def main() -> None:
             "model": args.model.name,
         },
         "plain_against_transformers": compare_with_transformers(model, args.new_tokens, args.repeats),
-        "outside_the_model_ms": {name: outside_the_model(model, name, args.steps) for name in METHODS},
     }
     del model
     results["peak_memory_mib"] = {
@@ -132,54 +128,6 @@ def compare_with_transformers(model: PreTrainedModel, n_new: int, repeats: int) 
     }
 
 
-def outside_the_model(model: PreTrainedModel, method: str, n_steps: int) -> dict[str, list[float]]:
-    """Milliseconds a step at 1,000 tokens of context: all of it, the argmax of the logits, and the rest of our code."""
-    times: dict[str, list[float]] = {"step": [], "argmax": [], "loop": []}
-    in_model, in_argmax = Stopwatch(model.device), Stopwatch(model.device)
-    hooks = [
-        model.register_forward_pre_hook(lambda *_: in_model.start()),
-        model.register_forward_hook(lambda *_: in_model.stop()),
-    ]
-
-    def timed_argmax(logits: torch.Tensor) -> list[int]:
-        in_argmax.start()
-        tokens = greedy_tokens(logits)
-        in_argmax.stop()
-        return tokens
-
-    with torch.inference_mode(), fafo_attention_on(model), patch("pipeline.fafo.decode.greedy_tokens", timed_argmax):
-        decoding = Decoding(model, some_prompt(model, 1000), METHODS[method](8 * n_steps))
-        decoding.prefill()
-        for step in track(range(n_steps + 10), f"Steps of {method}"):
-            started = time.perf_counter()
-            decoding.step()
-            seconds = time.perf_counter() - started
-            if step >= 10:
-                times["step"].append(1e3 * seconds)
-                times["argmax"].append(1e3 * in_argmax.seconds)
-                times["loop"].append(1e3 * (seconds - in_model.seconds - in_argmax.seconds))
-    for hook in hooks:
-        hook.remove()
-    return {name: quartiles(values) for name, values in times.items()}
-
-
-class Stopwatch:
-    """Seconds between its latest start and stop, the device's work included."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device, self.started, self.seconds = device, 0.0, 0.0
-
-    def start(self) -> None:
-        """Begin a measurement."""
-        self.started = time.perf_counter()
-
-    def stop(self) -> None:
-        """End it."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-        self.seconds = time.perf_counter() - self.started
-
-
 def peak_memory(model: PreTrainedModel, method: str) -> float:
     """MiB that this process has taken at most (on a GPU, in tensors) for 24 new tokens at 4,000 tokens of context."""
     generate(model, some_prompt(model, 4000), METHODS[method](24))
@@ -200,17 +148,9 @@ def report(results: dict[str, Any]) -> None:
     for name in ("transformers", "plain", "plain_over_transformers"):
         table.add_row(name, *map(str, results["plain_against_transformers"][name]))
     console.print(table)
-    table = Table(
-        "", "step", "argmax", "loop", "peak memory, MiB", title="median ms a step: all, argmax of the logits, our loop"
-    )
-    for name, times in results["outside_the_model_ms"].items():
-        table.add_row(
-            name,
-            str(times["step"][1]),
-            str(times["argmax"][1]),
-            str(times["loop"][1]),
-            f"{results['peak_memory_mib'][name]:.0f}",
-        )
+    table = Table("", "MiB", title="peak memory at 4,000 tokens")
+    for name, mib in results["peak_memory_mib"].items():
+        table.add_row(name, f"{mib:.0f}")
     console.print(table)
 
 

@@ -7,7 +7,7 @@ turns too, so that a run that is stopped has covered all of them. Prefill is par
 with transformers' own. Results are appended to a file as they come; the same command goes on where it stopped, and
 prints the table. Run nothing else meanwhile.
 
-A FILE is JSONL, the prompt being a row's `question`, `prompt` or first of `turns`. HumanEval is built in.
+A FILE is JSONL, see `benchmark_prompts`. HumanEval is built in.
 """
 
 import argparse
@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import zip_longest
 from pathlib import Path
 from statistics import mean, quantiles
 from typing import Any
@@ -28,9 +27,8 @@ from rich.progress import track
 from rich.table import Table
 from transformers import PreTrainedModel
 
-from eval import DATASETS, Sample
 from pipeline.common.models import LoadedModel, load_model
-from pipeline.common.prompts import encode_prompts
+from pipeline.common.prompts import benchmark_prompts
 from pipeline.common.schemas import BaselineParams
 from pipeline.fafo.decode import generate
 from pipeline.fafo.selectors import StreamLLM
@@ -38,7 +36,7 @@ from pipeline.fafo.settings import DecodeSettings
 
 REFERENCE = "transformers"
 AUTO: dict[str, Any] = {"level": 5, "window": 15, "num_guesses": 15, "pool": "ranked", "planner": "auto"}
-PAIRS = (("plain", REFERENCE), ("plain-compiled", REFERENCE), ("auto", "plain"), ("auto-compiled", "plain-compiled"))
+LOOKUP = "better prompt lookup"  # of each prompt
 
 
 @dataclass(frozen=True)
@@ -105,9 +103,16 @@ def main() -> None:
             device=args.device,
         )
     )
+    settings = {name: getattr(args, name) for name in ("model", "device", "dtype", "new_tokens", "methods")} | {
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
     results = [json.loads(line) for line in args.results.read_text().splitlines()] if args.results.exists() else []
+    if any(result["settings"] != settings for result in results):
+        parser.error(f"--results {args.results}: holds results of other settings, {results[0]['settings']}")
     done = {(r["dataset"], r["id"]) for r in results}
-    todo = [(d, i, ids) for d, i, ids in prompts_of(args, loaded) if (d, i) not in done]
+    prompts = benchmark_prompts(args.prompts, args.per_dataset, loaded)
+    todo = [(d, i, ids) for d, i, ids in prompts if (d, i) not in done]
     if todo:
         for name in names:
             METHODS[name](loaded, todo[0][2], 24)  # loads, compiles and measures
@@ -123,7 +128,8 @@ def main() -> None:
             "dataset": dataset,
             "id": prompt_id,
             "n_prompt_tokens": len(token_ids),
-            "n_new_tokens": len(reference),
+            "settings": settings,
+            "n_new_tokens": {name: len(outputs[name].token_ids) for name in names},
             "seconds": {name: round(seconds[name], 4) for name in names},
             "steps": {name: outputs[name].steps for name in names},
             "identical": {name: outputs[name].token_ids == reference for name in names},
@@ -132,25 +138,6 @@ def main() -> None:
         with args.results.open("a") as file:
             file.write(json.dumps(result) + "\n")
     report(results, names, loaded.model)
-
-
-def prompts_of(args: argparse.Namespace, loaded: LoadedModel) -> list[tuple[str, str, list[int]]]:
-    """Dataset, id and tokens of each prompt, datasets taking turns."""
-    datasets = {"humaneval": DATASETS["humaneval"].load(None)}
-    for given in args.prompts:
-        name, _, path = given.partition("=")
-        rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
-        datasets[name] = [_sample(str(i), row) for i, row in enumerate(rows)]
-    encoded = [
-        [(name, prompt.sample.id, prompt.token_ids) for prompt in encode_prompts(samples[: args.per_dataset], loaded)]
-        for name, samples in datasets.items()
-    ]
-    return [prompt for turn in zip_longest(*encoded) for prompt in turn if prompt is not None]
-
-
-def _sample(sample_id: str, row: dict[str, Any]) -> Sample:
-    text = row.get("question") or row.get("prompt") or row["turns"][0]
-    return Sample(id=sample_id, messages=({"role": "user", "content": text},), text=text, reference={})
 
 
 def report(results: list[dict[str, Any]], names: list[str], model: PreTrainedModel) -> None:
@@ -165,24 +152,33 @@ def report(results: list[dict[str, Any]], names: list[str], model: PreTrainedMod
     for name in names:
         cells = []
         for group in groups.values():
-            tokens = sum(r["n_new_tokens"] for r in group)
+            tokens = sum(r["n_new_tokens"][name] for r in group)
             steps = [r["steps"][name] for r in group]
             tau = "" if None in steps else f" ({tokens / sum(steps):.2f})"
             cells.append(f"{tokens / sum(r['seconds'][name] for r in group):.1f}{tau}")
         table.add_row(name, *cells, f"{sum(r['identical'][name] for r in results)}/{len(results)}")
     console.print(table)
     table = Table("speedup", *groups, "quartiles", "least", title="speedup of single prompts, mean")
-    for name, base in [
-        *PAIRS,
-        *((name, REFERENCE) for name in names if name not in dict(PAIRS) or name == "auto-compiled"),
-    ]:
-        if name not in names or base not in names or name == base:
-            continue
-        ratios = {g: [r["seconds"][base] / r["seconds"][name] for r in group] for g, group in groups.items()}
+    for name, base in comparisons(names):
+        ratios = {group: [rate(r, name) / rate(r, base) for r in of] for group, of in groups.items()}
         spread = " / ".join(f"{q:.2f}" for q in quantiles(ratios["all"], n=4)) if len(results) > 1 else ""
         cells = [f"{mean(values):.2f}" for values in ratios.values()]
         table.add_row(f"{name} over {base}", *cells, spread, f"{min(ratios['all']):.2f}")
     console.print(table)
+
+
+def comparisons(names: list[str]) -> list[tuple[str, str]]:
+    """Each method with transformers, and FAFO with plain decoding and with the better of the prompt lookups."""
+    pairs = [(name, REFERENCE) for name in names if name != REFERENCE]
+    pairs += [("auto", "plain"), ("auto-compiled", "plain-compiled"), ("auto", LOOKUP), ("auto-compiled", LOOKUP)]
+    return [pair for pair in pairs if {*pair} <= {*names, LOOKUP}]
+
+
+def rate(result: dict[str, Any], name: str) -> float:
+    """Tokens a second of a method for one prompt."""
+    if name == LOOKUP:
+        return max(rate(result, known) for known in result["seconds"] if known.startswith("prompt-lookup"))
+    return result["n_new_tokens"][name] / result["seconds"][name]
 
 
 if __name__ == "__main__":

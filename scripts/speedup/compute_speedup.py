@@ -3,7 +3,8 @@
     python scripts/speedup/compute_speedup.py <output_dir> [--require-identical]
 
 Looks for finished runs in the folder and below it. A FAFO run's baseline is the one with the same prompts, model,
-dtype, length limit, device, threads and versions. What can't be compared is skipped with a line that says why.
+dtype, length limit, device, threads and versions, both compiled or neither. What can't be compared is skipped with a
+line that says why.
 """
 
 import argparse
@@ -133,7 +134,12 @@ def read_run(path: Path) -> Run:
 def machine(session: Session) -> dict[str, object]:
     """What a session ran on, as far as it makes a difference to speed or outputs."""
     versions = {name: session.versions.get(name) for name in SAME_VERSIONS}
-    return {"device_name": f"{session.device_name} ({session.device})", "threads": session.threads, **versions}
+    return {
+        "device_name": f"{session.device_name} ({session.device})",
+        "threads": session.threads,
+        "compiled": session.compiled,
+        **versions,
+    }
 
 
 def differences(conditions: Iterable[dict[str, object]]) -> list[str]:

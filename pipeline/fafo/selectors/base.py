@@ -18,7 +18,7 @@ class Selector(ABC):
     `choose`. Whatever it answers, tokens committed since then are visible too, so guesses never lag behind.
     """
 
-    update_interval: int = 1  # decoding steps between two calls of `choose`
+    update_interval: int = 1  # decoding steps with a window between two calls of `choose`
 
     @abstractmethod
     def choose(self, view: "LayerView", query: Tensor, keys: Tensor) -> Choice:
@@ -45,6 +45,10 @@ class LayerView:
     _chosen: KeyValues | list[slice] | None = None
     _chosen_at: int = 0  # cache length when `choose` was last asked
     _steps_left: int = 0
+
+    def forget(self) -> None:
+        """Choose anew in the next step: the window has not run for a while."""
+        self._steps_left = 0
 
     def select(self, query: Tensor, keys: Tensor, values: Tensor) -> list[KeyValues]:
         """Return the visible parts of the cache, none of them empty.
