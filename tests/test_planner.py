@@ -174,6 +174,14 @@ def test_a_table_is_measured_once_and_a_damaged_one_again(tmp_path: Path) -> Non
     assert len(measured) == 5
 
 
+def test_a_table_that_can_not_be_kept_is_measured_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert stored(tmp_path / "file" / "table.json", lambda: FREE) == FREE
+    assert "can't be kept" in caplog.text
+
+
 def test_measuring_gives_a_table_of_this_model() -> None:
     forward = Forward(tiny_model("qwen2-gqa"))
     times = measure(forward)

@@ -88,7 +88,7 @@ def benchmark_prompts(files: Sequence[str], per_dataset: int, loaded: LoadedMode
         try:
             lines = from_root(path).read_text().splitlines()
             datasets[name] = [_benchmark_sample(str(i), json.loads(line)) for i, line in enumerate(lines)]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise UserError(
                 f"--prompts {given}: should be NAME=FILE, each line an object with question, prompt or turns "
                 f"({type(error).__name__}: {error})"

@@ -13,6 +13,7 @@ A FILE is JSONL, see `benchmark_prompts`. HumanEval is built in.
 import argparse
 import json
 import logging
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from transformers import PreTrainedModel
 from pipeline.common.models import LoadedModel, load_model
 from pipeline.common.prompts import benchmark_prompts
 from pipeline.common.schemas import BaselineParams
+from pipeline.errors import UserError
 from pipeline.fafo.decode import generate
 from pipeline.fafo.selectors import StreamLLM
 from pipeline.fafo.settings import DecodeSettings
@@ -51,11 +53,11 @@ Method = Callable[[LoadedModel, list[int], int], Output]
 
 
 def by_transformers(loaded: LoadedModel, prompt: list[int], n_new: int, **settings: Any) -> Output:
-    """Greedy `model.generate`."""
+    """Greedy `model.generate`. With prompt lookup it goes beyond the limit at times; these tokens are cut off."""
     model: Any = loaded.model
     ids = torch.tensor([prompt], device=model.device)
     output = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=n_new, do_sample=False, **settings)
-    return Output(output[0, len(prompt) :].tolist())
+    return Output(output[0, len(prompt) :].tolist()[:n_new])
 
 
 def by_fafo(loaded: LoadedModel, prompt: list[int], n_new: int, **settings: Any) -> Output:
@@ -182,4 +184,7 @@ def rate(result: dict[str, Any], name: str) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"error: {error}")

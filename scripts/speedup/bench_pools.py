@@ -11,6 +11,7 @@ moved at another pace, and the model's successors would have been seen at other 
 import argparse
 import json
 import logging
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -26,6 +27,7 @@ from rich.table import Table
 from pipeline.common.models import LoadedModel, load_model
 from pipeline.common.prompts import benchmark_prompts
 from pipeline.common.schemas import BaselineParams
+from pipeline.errors import UserError
 from pipeline.fafo.decode import Decoding
 from pipeline.fafo.pool import NgramPool, Pool, Successors
 from pipeline.fafo.ranked import RankedPool
@@ -152,4 +154,7 @@ def replay(
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"error: {error}")
