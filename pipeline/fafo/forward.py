@@ -49,7 +49,8 @@ class Forward:
         n_rows = len(layout.tokens)
         rows = torch.from_numpy(np.array([*layout.tokens, *layout.positions, *layout.logit_rows]))
         rows = rows.to(self.device)  # in one copy
-        ids, positions, logit_rows = rows[None, :n_rows], rows[None, n_rows : 2 * n_rows], rows[2 * n_rows :]
+        ids, positions, logit_rows = rows.split([n_rows, n_rows, len(layout.logit_rows)])
+        ids, positions = ids[None], positions[None]
         with running(Step(cache, layout, views, self.exact)), fixed_shapes:
             if self.compiled is not None and n_rows <= MOST_ROWS:
                 return self.compiled(ids, positions, logit_rows)

@@ -56,6 +56,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "plain": {},
     "lookahead": {"selector": Full(), **PUBLISHED},
     "fafo-stream": {"selector": StreamLLM(4, 252), **PUBLISHED},
+    "fafo-stream, ranked": {"selector": StreamLLM(4, 252), "pool": "ranked", **PUBLISHED},
     "fafo-quest": {"selector": Quest(16, 16, 8), **PUBLISHED},
 }
 PARTS = ("verification attention", "window attention", "rest of the model", "reading tokens", "own code")
@@ -195,6 +196,7 @@ def timed_step(decoding: Decoding) -> dict[str, float]:
         patch.object(attention, "attend_step", timed("attention", attention.attend_step)),
         patch.object(attention, "_window", timed("window attention", attention._window)),
         patch.object(decode, "greedy_tokens", timed("reading tokens", decode.greedy_tokens)),
+        patch.object(decode, "top_tokens", timed("reading tokens", decode.top_tokens)),
         replaced(forward, {name: timed("model", getattr(forward, name)) for name in whole}),
     ):
         started = now(decoding.model)
