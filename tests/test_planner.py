@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from pipeline.fafo.decode import generate
 from pipeline.fafo.forward import Forward
-from pipeline.fafo.measure import measure, step_times_of
+from pipeline.fafo.measure import _rows_worth_measuring, measure, step_times_of
 from pipeline.fafo.planner import FIRST_PAUSE, AutoPlanner, Plan
 from pipeline.fafo.ranked import RankedPool
 from pipeline.fafo.selectors import StreamLLM
@@ -180,6 +180,14 @@ def test_a_table_that_can_not_be_kept_is_measured_all_the_same(
     (tmp_path / "file").write_text("")
     assert stored(tmp_path / "file" / "table.json", lambda: FREE) == FREE
     assert "can't be kept" in caplog.text
+
+
+def test_a_bump_at_few_rows_does_not_end_the_table() -> None:
+    slow = {2: 3.0, 3: 9.0, 32: 2.5}
+    rows = _rows_worth_measuring(lambda n_rows: slow.get(n_rows, 1.5))
+    assert rows[:4] == [1, 2, 3, 4] and rows[-1] == 128
+    rows = _rows_worth_measuring(lambda n_rows: 1.0 if n_rows <= 16 else 2.5)
+    assert rows[-1] == 32
 
 
 def test_measuring_gives_a_table_of_this_model() -> None:

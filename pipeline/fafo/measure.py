@@ -4,7 +4,6 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable
-from itertools import takewhile
 from statistics import median
 from weakref import WeakKeyDictionary
 
@@ -27,10 +26,11 @@ from pipeline.fafo.window import JacobiWindow
 log = logging.getLogger(__name__)
 
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 32, 48, 64, 96, 128)
-ENOUGH = 2.0  # plain steps: row counts beyond the first that takes as long are not measured, but extrapolated
+FEW = 16  # up to here cost need not grow with rows: some kernels are slowest at two or three
+ENOUGH = 2.0  # plain steps: beyond the first larger row count that takes as long, cost is extrapolated
 SHORT, LONG = 256, 2048  # cached tokens
 REPEATS = 3
-_FORMAT = 2  # of the table on disk, and of how it is measured
+_FORMAT = 3  # of the table on disk, and of how it is measured
 _SHAPE = (
     *("model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
     *("num_key_value_heads", "head_dim", "vocab_size"),
@@ -104,10 +104,14 @@ def measure(forward: Forward) -> StepTimes:
 
 
 def _rows_worth_measuring(seconds: Callable[[int], float]) -> list[int]:
-    """Row counts up to the first that takes `ENOUGH` plain steps; the calls warm up."""
+    """Row counts up to the first beyond `FEW` that takes `ENOUGH` plain steps; the calls warm up."""
     plain = min(seconds(1) for _ in range(2))
-    rows = list(takewhile(lambda n_rows: seconds(n_rows) < ENOUGH * plain, ROWS[1:]))
-    return list(ROWS[: len(rows) + 2])
+    rows = []
+    for n_rows in ROWS:
+        rows.append(n_rows)
+        if seconds(n_rows) > ENOUGH * plain and n_rows > FEW:
+            break
+    return rows
 
 
 def _medians(seconds: Callable[[int], float], rows: list[int]) -> dict[int, float]:
