@@ -34,7 +34,7 @@ def test_datasets_take_turns_and_each_kind_of_row_is_read(tmp_path: Path) -> Non
     assert [(i, ids) for dataset, i, ids in got if dataset == "mine"] == [("0", [3]), ("1", [2]), ("2", [1])]
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '"text"', "{}", '{"turns": []}', '{"turns": 1}'])
+@pytest.mark.parametrize("text", ["", "{", "[1]", '"text"', "{}", '{"turns": []}', '{"turns": 1}'])
 def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(UserError, match="should be NAME=FILE"):
         benchmark_prompts(given(tmp_path / "a.jsonl", text), 3, None)  # type: ignore[arg-type]

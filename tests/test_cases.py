@@ -2,11 +2,12 @@
 
 import threading
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, LlamaConfig, MistralConfig, Qwen2Config
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config
 
 from pipeline.errors import UserError
 from pipeline.fafo.attention import fafo_attention_on
@@ -16,7 +17,8 @@ from pipeline.fafo.selectors import Quest, Selector, StreamLLM
 from pipeline.fafo.settings import DecodeSettings
 from pipeline.fafo.support import check_model
 from pipeline.fafo.tree import GuessTree
-from tests.tiny import MAX_LENGTH, VOCABULARY, greedy, tiny_model
+from tests import tiny
+from tests.tiny import COMMON, MAX_LENGTH, VOCABULARY, greedy, tiny_model
 
 
 class WrongGuesses(NgramPool):
@@ -115,3 +117,31 @@ def test_threads_that_share_a_model_take_turns() -> None:
         thread.join()
     assert [got[i] for i in range(6)] == expected
     assert model.config._attn_implementation == before
+
+
+@pytest.mark.parametrize("vocabulary", [1, 2, 3, 4])
+def test_vocabularies_of_a_few_tokens(vocabulary: int) -> None:
+    config = LlamaConfig(**(COMMON | {"vocab_size": vocabulary}), num_key_value_heads=2)
+    model = AutoModelForCausalLM.from_config(config).eval().to(tiny.DEVICE)
+    model.generation_config.pad_token_id = 0
+    ways: list[dict[str, Any]] = [{}, {"pool": "ranked"}, {"pool": "ranked", "planner": "auto"}]
+    for way in ways:
+        settings = DecodeSettings(40, level=3, window=3, num_guesses=3, **way)
+        assert generate(model, [0], settings).token_ids == greedy(model, [0], 40)
+
+
+@pytest.mark.parametrize("factor", [100.0, 1e5])
+def test_logits_so_far_apart_that_chances_vanish(factor: float) -> None:
+    model = deepcopy(tiny_model("llama-mha"))
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(factor)
+    for prompt in ([3, 0, 5], [0] * 20):
+        got = generate(model, prompt, DecodeSettings(40, level=3, window=3, num_guesses=3, pool="ranked"))
+        assert got.token_ids == greedy(model, prompt, 40)
+
+
+def test_the_exact_mode_with_a_planner_that_has_to_measure() -> None:
+    model = tiny_model("qwen3-gqa-tied")
+    plain = generate(model, [1, 2, 3], DecodeSettings(40, exact=True))
+    settings = DecodeSettings(40, level=4, window=3, num_guesses=3, pool="ranked", planner="auto", exact=True)
+    assert generate(model, [1, 2, 3], settings).token_ids == plain.token_ids

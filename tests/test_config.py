@@ -160,6 +160,11 @@ def test_bad_pipeline_values(case: Case, key: str, value: Any, said: str) -> Non
     assert message.startswith(f"{case.pipeline_file}: pipeline_params.{key}")
 
 
+def test_exact_and_compiled_at_once_is_refused(case: Case) -> None:
+    case.pipeline |= {"exact": True, "compile": True}
+    assert "pipeline_params: exact and compile exclude each other" in refusal(case)
+
+
 @pytest.mark.parametrize("key", ["method", "model_name", "n_new_tokens", "kv_method", "level", "window", "num_guesses"])
 def test_missing_keys(case: Case, key: str) -> None:
     del case.pipeline[key]

@@ -334,6 +334,12 @@ def filled(n_tokens: int, n_rows: int = 1) -> DynamicCache:
         ({"kv_params": {"num_local": 0}}, "num_local"),
         ({"level": 1}, "level: .* found 1"),
         ({"level": 33, "exact": True}, "level: found 33, but with exact it is at most 32"),
+        (
+            {"exact": True, "compile": True},
+            "^compile: the exact mode needs PyTorch's own kernels, so it can't be compiled$",
+        ),
+        ({"pool": "ngram"}, "pool: .* found 'ngram'"),
+        ({"kv_params": {"x": 1}}, "kv_params.x: "),
         ({"attention_mask": torch.tensor([[1, 0, 1]])}, "attention_mask: has zeros after its first one"),
         ({"attention_mask": torch.ones(1, 5)}, "attention_mask: found shape|position_ids"),
         ({"position_ids": torch.tensor([[0, 2, 4]])}, "position_ids"),

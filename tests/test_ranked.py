@@ -59,6 +59,12 @@ def test_the_models_own_successors_stand_in_for_tokens_never_followed() -> None:
     assert pool.propose([1, 2], 2, 1).tokens == [2, 9]
 
 
+def test_successors_without_any_weight_are_no_guesses() -> None:
+    pool = pool_of([1, 2])
+    pool.add_successors(2, [(7, 1.0), (8, 0.0)])
+    assert pool.propose([1, 2], 5, 1).tokens == [2, 7]
+
+
 @given(text=texts, of_window=ngrams, n_rows=st.integers(0, 12), more=st.integers(0, 12), max_depth=st.integers(0, 5))
 def test_a_tree_is_the_beginning_of_a_larger_one_and_chances_descend(
     text: list[int], of_window: list[tuple[int, tuple[int, ...]]], n_rows: int, more: int, max_depth: int

@@ -8,6 +8,14 @@ from pathlib import Path
 from pipeline.errors import UserError
 
 
+def positive(text: str) -> int:
+    """Read an argument that is a whole number from 1 on, for `argparse`."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
 def main(method: str, argv: Sequence[str] | None = None) -> int:
     """Run `pipeline/<method>/main.py`; return its exit code.
 

@@ -181,6 +181,8 @@ class _Checker:
         if detail["type"] in ("missing", "missing_argument"):
             return self._error(path, "missing; this key is required")
         message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        if not detail["loc"]:  # about several keys, which the message names
+            return self._error(path, message)
         return self._error(path, f"found {_show(detail['input'])}; {message}")
 
     def _error(self, path: tuple[str, ...], message: str) -> UserError:

@@ -84,10 +84,14 @@ def benchmark_prompts(files: Sequence[str], per_dataset: int, loaded: LoadedMode
     """
     datasets = {"humaneval": DATASETS["humaneval"].load(None)}
     for given in files:
-        name, _, path = given.partition("=")
+        name, equals, path = given.partition("=")
         try:
+            if not equals or not path:
+                raise ValueError("there is no file")
             lines = from_root(path).read_text().splitlines()
             datasets[name] = [_benchmark_sample(str(i), json.loads(line)) for i, line in enumerate(lines)]
+            if not lines:
+                raise ValueError("the file is empty")
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise UserError(
                 f"--prompts {given}: should be NAME=FILE, each line an object with question, prompt or turns "

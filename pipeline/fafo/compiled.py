@@ -120,7 +120,7 @@ def _for_cuda(model: PreTrainedModel) -> LogitsOf:
 
 
 def _for_cpu(model: PreTrainedModel) -> LogitsOf | None:
-    compiler = shlex.split(os.environ.get("CXX", "g++"))
+    compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
     if shutil.which(compiler[0]) is None:
         log.warning("compile: there is no C++ compiler %s here, so the model runs uncompiled; install g++", compiler[0])
         return None

@@ -68,7 +68,7 @@ def top_tokens(logits: Tensor, n: int) -> tuple[list[list[int]], list[list[float
     """The `n` likeliest tokens of each row of `logits` [rows, vocabulary], and their probabilities among themselves."""
     n_rows, vocabulary = logits.shape
     if vocabulary % _BLOCK or vocabulary < n * _BLOCK:
-        top = logits.topk(n)
+        top = logits.topk(min(n, vocabulary))
         tokens = top.indices
     else:  # they lie in the n blocks with the largest maxima: a fraction of the time of topk over all
         blocks = logits.view(n_rows, -1, _BLOCK)

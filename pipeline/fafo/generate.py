@@ -141,11 +141,21 @@ def _settings(kv_method: str, kv_params: Mapping[str, Any], **values: Any) -> De
     if kv_method not in SELECTORS:
         raise UserError(f"kv_method: found {kv_method!r}, known are {', '.join(sorted(SELECTORS))}")
     try:
-        return DecodeSettings(selector=SELECTORS[kv_method](**kv_params), **values)
+        selector = SELECTORS[kv_method](**kv_params)
     except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
-        name = ".".join(map(str, detail["loc"]))
-        raise UserError(f"{name + ': ' if name else ''}{detail['msg']}, found {detail['input']!r}") from None
+        raise _explained(error, "kv_params.") from None
+    try:
+        return DecodeSettings(selector=selector, **values)
+    except ValidationError as error:
+        raise _explained(error) from None
+
+
+def _explained(error: ValidationError, prefix: str = "") -> UserError:
+    detail = error.errors(include_url=False)[0]
+    message = detail["msg"].removeprefix("Value error, ")
+    if not detail["loc"]:  # about several arguments, which the message names
+        return UserError(message)
+    return UserError(f"{prefix}{'.'.join(map(str, detail['loc']))}: {message}, found {detail['input']!r}")
 
 
 def _feed(streamer: BaseStreamer) -> Callable[[list[int]], None]:

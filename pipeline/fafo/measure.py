@@ -18,6 +18,7 @@ from pipeline.fafo.attention import fafo_attention_on
 from pipeline.fafo.cache import FullCache, layer_devices
 from pipeline.fafo.forward import Forward, greedy_tokens
 from pipeline.fafo.layout import lay_out
+from pipeline.fafo.selectors import Full, LayerView
 from pipeline.fafo.step_times import StepTimes, stored
 from pipeline.fafo.support import context_limit
 from pipeline.fafo.tree import GuessTree
@@ -71,6 +72,7 @@ def measure(forward: Forward) -> StepTimes:
     model = forward.model
     n_layers, n_positions = model.config.num_hidden_layers, context_limit(model.config)
     cache = FullCache.for_model(model, capacity=LONG + 2 * ROWS[-1])
+    views = [LayerView(Full()) for _ in range(n_layers)]  # for what the exact mode pads a step with
 
     def seconds(n_rows: int) -> float:
         """One step with guess rows only, and reading its tokens."""
@@ -79,7 +81,7 @@ def measure(forward: Forward) -> StepTimes:
         for _ in range(n_rows - 1):
             tree.add(0, 0)
         layout = lay_out(tree, JacobiWindow(2, 0, [0], 0), cache.length, n_positions)
-        greedy_tokens(forward.step(layout, cache, []))
+        greedy_tokens(forward.step(layout, cache, views))
         return time.perf_counter() - started
 
     started = time.perf_counter()

@@ -105,6 +105,8 @@ class RankedPool(Pool):
         for token, weight in self._successors.get(suffix[-1], ()):
             chances[token] = chances.get(token, 0.0) + left * (1 - SUCCESSOR_ESCAPE) * weight
         for token, chance in sorted(chances.items(), key=lambda item: -item[1]):
+            if chance < LEAST_CHANCE:
+                return
             yield token, chance, from_window.get(token, 0.0) / chance
 
 

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass
 
 log = logging.getLogger(__name__)
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=1e-9, le=1e6, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, config={"extra": "forbid"})
@@ -26,9 +26,9 @@ class StepTimes:
     more for each cached token that so many rows see.
     """
 
-    rows: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=2)]
+    rows: Annotated[tuple[Annotated[int, Field(ge=1, le=1 << 20)], ...], Field(min_length=2)]
     seconds: tuple[Seconds, ...]
-    per_token: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...]
+    per_token: tuple[Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)], ...]
 
     def __post_init__(self) -> None:
         """Check that this is a table."""
@@ -58,13 +58,17 @@ def stored(path: Path, measure: Callable[[], StepTimes]) -> StepTimes:
     """Read the table in `path`; if there is none, or a damaged one, measure and write it, if that can be done."""
     times = None
     try:
+        if path.is_file() and (times := _read(path)):
+            return times
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_suffix(".lock")):
-            times = _read(path) or measure()
+            if path.is_file() and (times := _read(path)):  # another process has been here meanwhile
+                return times
+            times = measure()
             partial = path.with_suffix(".partial")
             partial.write_bytes(TABLE.dump_json(times))
             partial.replace(path)
-    except OSError as error:
+    except (OSError, NotImplementedError) as error:  # the latter from locks, where a file system has none
         log.warning("planner: step times can't be kept in %s (%s)", path, error)
     return times or measure()
 
@@ -72,8 +76,6 @@ def stored(path: Path, measure: Callable[[], StepTimes]) -> StepTimes:
 def _read(path: Path) -> StepTimes | None:
     try:
         return TABLE.validate_json(path.read_bytes())
-    except FileNotFoundError:
-        return None
     except ValidationError:
         log.warning("planner: %s is damaged; measuring anew", path)
         return None

@@ -28,6 +28,7 @@ from rich.progress import track
 from rich.table import Table
 from transformers import PreTrainedModel
 
+from pipeline.common.cli import positive
 from pipeline.common.models import LoadedModel, load_model
 from pipeline.common.prompts import benchmark_prompts
 from pipeline.common.schemas import BaselineParams
@@ -87,14 +88,18 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--prompts", action="append", default=[], metavar="NAME=FILE", help="a dataset of your own")
-    parser.add_argument("--per-dataset", type=int, default=20, help="prompts of each dataset, from the first")
-    parser.add_argument("--new-tokens", type=int, default=256, help="most tokens to generate")
+    parser.add_argument("--per-dataset", type=positive, default=20, help="prompts of each dataset, from the first")
+    parser.add_argument("--new-tokens", type=positive, default=256, help="most tokens to generate")
     parser.add_argument("--methods", default=",".join(list(METHODS)[:7]), help=f"of {', '.join(METHODS)}")
     parser.add_argument("--results", type=Path, required=True, help="a JSONL file, appended to")
     args = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     logging.getLogger("pipeline").setLevel(logging.INFO)
     names = list(dict.fromkeys([REFERENCE, *args.methods.split(",")]))
+    if unknown := set(names) - set(METHODS):
+        parser.error(f"--methods: unknown {', '.join(map(repr, sorted(unknown)))}; known: {', '.join(METHODS)}")
+    if not args.results.absolute().parent.is_dir():
+        parser.error(f"--results {args.results}: there is no such folder")
 
     loaded = load_model(
         BaselineParams(

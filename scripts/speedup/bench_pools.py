@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from pipeline.common.cli import positive
 from pipeline.common.models import LoadedModel, load_model
 from pipeline.common.prompts import benchmark_prompts
 from pipeline.common.schemas import BaselineParams
@@ -78,8 +79,8 @@ def main() -> None:
     parser.add_argument("--model", default="models/SmolLM2-135M-Instruct", help="hub id or folder")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
     parser.add_argument("--prompts", action="append", default=[], metavar="NAME=FILE", help="a dataset of your own")
-    parser.add_argument("--per-dataset", type=int, default=3, help="prompts of each dataset, from the first")
-    parser.add_argument("--new-tokens", type=int, default=128, help="most tokens to generate")
+    parser.add_argument("--per-dataset", type=positive, default=3, help="prompts of each dataset, from the first")
+    parser.add_argument("--new-tokens", type=positive, default=128, help="most tokens to generate")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     args = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)

@@ -26,6 +26,7 @@ from rich.table import Table
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
+from pipeline.common.cli import positive
 from pipeline.common.paths import REPO_ROOT
 from pipeline.device_name import device_name
 from pipeline.fafo import attention, decode
@@ -71,9 +72,9 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--compile", action="store_true", help="run the model compiled")
-    parser.add_argument("--rows", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64, 128])
-    parser.add_argument("--contexts", type=int, nargs="+", default=[256, 1024, 4096, 8192])
-    parser.add_argument("--repeats", type=int, default=7, help="counted repeats")
+    parser.add_argument("--rows", type=positive, nargs="+", default=[1, 2, 4, 8, 16, 32, 64, 128])
+    parser.add_argument("--contexts", type=positive, nargs="+", default=[256, 1024, 4096, 8192])
+    parser.add_argument("--repeats", type=positive, default=7, help="counted repeats")
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     args = parser.parse_args()
 
