@@ -80,14 +80,14 @@ class Decoding:
     def run(self, on_step: Callable[[list[int]], None] | None = None) -> Generation:
         """Decode to the end; `on_step` gets the new tokens of each step."""
         with fafo_attention_on(self.model):
-            started = _now(self.model.device)
+            started = now(self.model.device)
             self.prefill()
-            prefilled = _now(self.model.device)
+            prefilled = now(self.model.device)
             while self.stop_reason is None:
                 self.step()
                 if on_step is not None:
                     on_step(self.text[-self.accepted_lengths[-1] :])
-            ended = _now(self.model.device)
+            ended = now(self.model.device)
         n_steps = len(self.accepted_lengths)
         n_window_steps = self.n_window_steps
         return Generation(
@@ -206,7 +206,7 @@ def _length_limit(model: PreTrainedModel, n_prompt: int, n_new: int) -> tuple[in
     return n_prompt + n_new, "length"
 
 
-def _now(device: torch.device) -> float:
+def now(device: torch.device) -> float:
     """Seconds on a clock, after the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize()

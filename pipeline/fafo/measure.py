@@ -4,6 +4,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from weakref import WeakKeyDictionary
 
@@ -72,18 +73,7 @@ def measure(forward: Forward) -> StepTimes:
     model = forward.model
     n_layers, n_positions = model.config.num_hidden_layers, context_limit(model.config)
     cache = FullCache.for_model(model, capacity=LONG + 2 * ROWS[-1])
-    views = [LayerView(Full()) for _ in range(n_layers)]  # for what the exact mode pads a step with
-
-    def seconds(n_rows: int) -> float:
-        """One step with guess rows only, and reading its tokens."""
-        started = time.perf_counter()
-        tree = GuessTree(0)
-        for _ in range(n_rows - 1):
-            tree.add(0, 0)
-        layout = lay_out(tree, JacobiWindow(2, 0, [0], 0), cache.length, n_positions)
-        greedy_tokens(forward.step(layout, cache, views))
-        return time.perf_counter() - started
-
+    seconds = partial(step_seconds, forward, cache)
     started = time.perf_counter()
     with fafo_attention_on(model):
         n_short = min(SHORT, n_positions - 1) if n_positions else SHORT
@@ -103,6 +93,18 @@ def measure(forward: Forward) -> StepTimes:
         seconds=tuple(max(short[n] - n_short * slope, floor) for n, slope in zip(rows, per_token, strict=True)),
         per_token=tuple(per_token),
     )
+
+
+def step_seconds(forward: Forward, cache: FullCache, n_rows: int) -> float:
+    """Seconds of one step with guess rows only, reading its tokens included. Commits nothing."""
+    views = [LayerView(Full()) for _ in layer_devices(forward.model)]  # for what the exact mode pads a step with
+    started = time.perf_counter()
+    tree = GuessTree(0)
+    for _ in range(n_rows - 1):
+        tree.add(0, 0)
+    layout = lay_out(tree, JacobiWindow(2, 0, [0], 0), cache.length, context_limit(forward.model.config))
+    greedy_tokens(forward.step(layout, cache, views))
+    return time.perf_counter() - started
 
 
 def _rows_worth_measuring(seconds: Callable[[int], float]) -> list[int]:

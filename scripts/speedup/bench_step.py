@@ -10,10 +10,8 @@ caches hold repeated entries: neither matters for times. Run nothing else meanwh
 import argparse
 import json
 import random
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
@@ -32,14 +30,12 @@ from pipeline.device_name import device_name
 from pipeline.fafo import attention, decode
 from pipeline.fafo.attention import fafo_attention_on
 from pipeline.fafo.cache import FullCache
-from pipeline.fafo.decode import Decoding
-from pipeline.fafo.forward import Forward, greedy_tokens
-from pipeline.fafo.layout import lay_out
+from pipeline.fafo.decode import Decoding, now
+from pipeline.fafo.forward import Forward
+from pipeline.fafo.measure import step_seconds
 from pipeline.fafo.selectors import Full, Quest, StreamLLM
 from pipeline.fafo.selectors.base import KeyValues
 from pipeline.fafo.settings import DecodeSettings
-from pipeline.fafo.tree import GuessTree
-from pipeline.fafo.window import JacobiWindow
 
 SHAPES = {
     "llama-3.1-8b": LlamaConfig(
@@ -139,12 +135,9 @@ def cost_of_rows(
     times: dict[int, list[float]] = {n: [] for n in args.rows}
     for repeat in track(range(args.repeats + 1), f"Rows at {context} tokens"):
         for n_rows in args.rows:
-            tree = GuessTree(0, [(token,) for token in range(n_rows - 1)])
-            layout = lay_out(tree, JacobiWindow(2, 0, [0], 0), context, None)
-            started = time.perf_counter()
-            greedy_tokens(forward.step(layout, cache, []))
+            seconds = step_seconds(forward, cache, n_rows)
             if repeat:
-                times[n_rows].append(1e3 * (time.perf_counter() - started))
+                times[n_rows].append(1e3 * seconds)
     return [{"context": context, "rows": n, "ms": quartiles(values)} for n, values in times.items()]
 
 
@@ -183,9 +176,9 @@ def timed_step(decoding: Decoding) -> dict[str, float]:
 
     def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            started = now(decoding.model)
+            started = now(decoding.model.device)
             result = function(*args, **kwargs)
-            seconds[part] += now(decoding.model) - started
+            seconds[part] += now(decoding.model.device) - started
             kept[:] = [result]
             return result
 
@@ -193,38 +186,21 @@ def timed_step(decoding: Decoding) -> dict[str, float]:
 
     forward = decoding.forward
     whole = ("compiled",) if forward.compiled is not None else ("body", "head")
+    model_calls: dict[str, Any] = {name: timed("model", getattr(forward, name)) for name in whole}
     with (
         patch.object(attention, "attend_step", timed("attention", attention.attend_step)),
         patch.object(attention, "_window", timed("window attention", attention._window)),
         patch.object(decode, "greedy_tokens", timed("reading tokens", decode.greedy_tokens)),
         patch.object(decode, "top_tokens", timed("reading tokens", decode.top_tokens)),
-        replaced(forward, {name: timed("model", getattr(forward, name)) for name in whole}),
+        patch.multiple(forward, **model_calls),
     ):
-        started = now(decoding.model)
+        started = now(decoding.model.device)
         decoding.step()
-        seconds["step"] = now(decoding.model) - started
+        seconds["step"] = now(decoding.model.device) - started
     seconds["own code"] = seconds["step"] - seconds["model"] - seconds["reading tokens"]
     seconds["rest of the model"] = seconds["model"] - seconds["attention"]
     seconds["verification attention"] = seconds["attention"] - seconds["window attention"]
     return {part: seconds[part] for part in ("step", *PARTS)}
-
-
-@contextmanager
-def replaced(owner: Any, attributes: dict[str, Any]) -> Iterator[None]:
-    """Set attributes for a while."""
-    before = {name: getattr(owner, name) for name in attributes}
-    vars(owner).update(attributes)
-    try:
-        yield
-    finally:
-        vars(owner).update(before)
-
-
-def now(model: PreTrainedModel) -> float:
-    """Seconds on a clock, after the device has done what it was given."""
-    if model.device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
 
 
 def quartiles(values: list[float]) -> list[float]:
