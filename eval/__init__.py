@@ -1,11 +1,16 @@
 """Datasets by their config name: a folder with load.py and score.py, and a line here."""
 
-from eval.humaneval.load import load as load_humaneval
-from eval.humaneval.score import parses
-from eval.sample import Dataset, Sample
+from typing import Any
 
-DATASETS: dict[str, Dataset] = {
-    "humaneval": Dataset(load=load_humaneval, score=parses, metric="parses"),
+from eval import gsm8k, humaneval, longbench, mtbench, passkey
+from eval.sample import Dataset, EvalParams, Sample
+
+DATASETS: dict[str, Dataset[Any]] = {
+    "gsm8k": gsm8k.DATASET,
+    "humaneval": humaneval.DATASET,
+    "longbench": longbench.DATASET,
+    "mtbench": mtbench.DATASET,
+    "passkey": passkey.DATASET,
 }
 
-__all__ = ["DATASETS", "Dataset", "Sample"]
+__all__ = ["DATASETS", "Dataset", "EvalParams", "Sample"]

@@ -68,11 +68,6 @@ def coloured(stream: CharacterStream, tokens: Sequence[int]) -> Text:
     return Text.assemble(*((stream.feed(token), FREE_STYLE) for token in free), stream.feed(own))
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two texts share from the start."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-
-
 @dataclass
 class Chat:
     """A conversation. What the cache holds of a turn is taken over by the next one."""
@@ -81,18 +76,18 @@ class Chat:
     settings: DecodeSettings
     messages: list[dict[str, str]] = field(default_factory=list)
     latest: Decoding | None = None
-    n_reused: int = 0  # tokens of the latest prompt that were in the cache
+
+    @property
+    def n_reused(self) -> int:
+        """How many tokens of the latest prompt were in the cache."""
+        return self.latest.n_reused if self.latest else 0
 
     def ask(self, text: str, on_step: Callable[[list[int]], None]) -> None:
         """Answer `text`; when interrupted, what was said so far counts as the answer. `UserError`: text too long."""
         self.messages.append({"role": "user", "content": text})
         (prompt,) = encode_prompts([Sample("of this turn", tuple(self.messages), text, {})], self.loaded)
-        decoding = Decoding(self.loaded.model, prompt.token_ids, self.settings)
-        before, self.latest = self.latest, decoding
-        n = self.n_reused = common_prefix(before.text[: before.cache.length], decoding.text[:-1]) if before else 0
-        if before and n:
-            layers = map(before.cache.entries, range(len(before.views)))
-            decoding.continue_from([(keys[:, :, :n], values[:, :, :n]) for keys, values in layers])
+        decoding = Decoding(self.loaded.model, prompt.token_ids, self.settings, earlier=self.latest)
+        self.latest = decoding
         try:
             with torch.inference_mode():
                 decoding.run(on_step)

@@ -20,9 +20,9 @@ from rich.table import Table
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 
-from eval import DATASETS
-from pipeline.common.experiment import encode_prompts
+from eval.humaneval.load import HumanEvalParams
 from pipeline.common.models import load_model
+from pipeline.common.prompts import encode_prompts, load_samples
 from pipeline.common.schemas import BaselineParams
 from pipeline.fafo.decode import Decoding
 from pipeline.fafo.selectors import Full, Quest, StreamLLM
@@ -127,7 +127,7 @@ def cases(args: argparse.Namespace, dtype: str) -> Iterator[Case]:
         "device": args.device,
     }
     loaded = load_model(BaselineParams(method="baseline", **params))
-    for prompt in encode_prompts(DATASETS["humaneval"].load(None)[: args.prompts], loaded):
+    for prompt in encode_prompts(load_samples(HumanEvalParams(dataset="humaneval", max_prompts=args.prompts)), loaded):
         yield loaded.model, prompt.token_ids, loaded.eos_token_ids
 
 

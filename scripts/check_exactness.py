@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from eval import DATASETS
-from pipeline.common.experiment import encode_prompts
+from eval.humaneval.load import HumanEvalParams
 from pipeline.common.models import load_model
+from pipeline.common.prompts import encode_prompts, load_samples
 from pipeline.common.schemas import BaselineParams
 from pipeline.fafo.decode import generate
 from pipeline.fafo.selectors import Quest, Selector, StreamLLM
@@ -50,7 +50,7 @@ def main() -> int:
         )
     )
     model = loaded.model
-    prompts = encode_prompts(DATASETS["humaneval"].load(None)[: args.prompts], loaded)
+    prompts = encode_prompts(load_samples(HumanEvalParams(dataset="humaneval", max_prompts=args.prompts)), loaded)
     table = Table("selector", "level, window, guesses", "tau", "identical", "first difference (prompt, position)")
     methods = list(product(SELECTORS, LEVEL_WINDOW_GUESSES))
     got: list[list[Generation]] = [[] for _ in methods]

@@ -44,6 +44,7 @@ def put(folder: Path, line: int, position: int, token: int) -> None:
 def cut(line: dict[str, Any], n: int) -> None:
     """Make an output end after `n` tokens."""
     line.update(output_token_ids=line["output_token_ids"][:n], n_new_tokens=n, n_steps=n, accepted_lengths=[1] * n)
+    line["token_sources"] = line["token_sources"][:n]
 
 
 def outputs(folder: Path) -> list[list[int]]:

@@ -27,7 +27,7 @@ REFUSED: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "model": (lambda r: r["pipeline_params"].update(model_name="a/b"), "model_name is a/b there"),
     "dtype": (lambda r: r["pipeline_params"].update(dtype="float16"), "dtype is float16 there and float32 here"),
     "length": (lambda r: r["pipeline_params"].update(n_new_tokens=9), "n_new_tokens is 9 there and 12 here"),
-    "dataset": (lambda r: r["eval_params"].update(dataset="other"), "(dataset: Value error, unknown dataset"),
+    "dataset": (lambda r: r["eval_params"].update(dataset="other"), "names an unknown dataset"),
     "rows": (lambda r: r["management"]["dataset"].update(sha256="0" * 64), "its dataset has changed since"),
     "damaged": (lambda r: r.pop("management"), "output_config.json is damaged (management: Field required)"),
 }  # fmt: skip

@@ -67,13 +67,6 @@ def test_all_but_the_last_token_of_a_step_are_coloured(loaded: LoadedModel, n: i
     assert free == {1: "", 2: "a", 5: "abc", 9: "abc漢"}[n]  # a character has the colour of its last token
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "n"), [([], [1], 0), ([1, 2], [1, 2, 3], 2), ([1, 2, 3], [1, 9, 3], 1), ([2], [1], 0), ([1], [1], 1)]
-)
-def test_common_prefix(a: list[int], b: list[int], n: int) -> None:
-    assert chat.common_prefix(a, b) == n
-
-
 def test_turns_go_on_with_the_cache_and_say_what_a_fresh_start_would(loaded: LoadedModel) -> None:
     settings = DecodeSettings(20, level=3, window=3, num_guesses=3)
     conversation = chat.Chat(loaded, settings)

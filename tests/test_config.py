@@ -33,14 +33,16 @@ def refusal(case: Case, *overrides: str) -> str:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "config" / "pipeline_config").rglob("*.json")), ids=str)
 def test_shipped_configs_load(path: Path) -> None:
-    eval_path = ROOT / "config" / "eval_config" / "humaneval" / "humaneval.json"
+    method, dataset = path.relative_to(ROOT / "config" / "pipeline_config").parts[:2]
+    eval_path = ROOT / "config" / "eval_config" / dataset / f"{dataset}.json"
     experiment = load_experiment(path, eval_path)
-    assert experiment.pipeline.method == path.relative_to(ROOT / "config" / "pipeline_config").parts[0]
-    defaults: dict[str, object] = {"exact": False, "compile": False}
+    assert (experiment.pipeline.method, experiment.eval.dataset) == (method, dataset)
+    defaults: dict[str, object] = {"exact": False, "compile": False, "chat_template_kwargs": {}}
     if experiment.pipeline.method == "fafo":
         defaults |= {"pool": "lru", "planner": "fixed"}
     assert experiment.pipeline_params() == defaults | json.loads(path.read_text())["pipeline_params"]
-    assert experiment.eval.model_dump() == json.loads(eval_path.read_text())["eval_params"]
+    params = experiment.eval.model_dump()
+    assert params == params | json.loads(eval_path.read_text())["eval_params"]
 
 
 def test_fafo_settings(case: Case) -> None:

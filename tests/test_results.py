@@ -31,6 +31,7 @@ def result(sample_id: str, accepted: tuple[int, ...] = (1, 3), **changes: Any) -
         "id": sample_id, "output_text": "é\u2028\n\0", "output_token_ids": list(range(n_new)), "n_prompt_tokens": 5,
         "n_new_tokens": n_new, "n_steps": len(accepted), "accepted_lengths": list(accepted),
         "prefill_seconds": 0.5, "decode_seconds": 1.5, "stop_reason": "length", "score": 1.0,
+        "scores": {"parses": 1.0},
         "cache_tokens": 10.0, "window_cache_tokens": 4.0,
     }  # fmt: skip
     return PromptResult(**(values | changes))
@@ -52,18 +53,17 @@ def record(case: Case, *sample_ids: str, finish: bool = False) -> RunFolder:
         for sample_id in sample_ids:
             folder.append(result(sample_id))
         if finish:
-            folder.finish(summarize(folder.results, "parses"))
+            assert folder.finish() is not None
     return folder
 
 
 def test_summary() -> None:
     summary = summarize(
         [
-            result("a", (1, 3), score=0.0),
+            result("a", (1, 3), score=0.0, scores={"parses": 0.0}),
             result("b", (4, 4, 2), cache_tokens=20.0, window_cache_tokens=14.0),
-            result("c", (1,), score=None, cache_tokens=40.0, window_cache_tokens=10.0),
-        ],
-        "parses",
+            result("c", (1,), score=None, scores={}, cache_tokens=40.0, window_cache_tokens=10.0),
+        ]
     )
     assert (summary.n_prompts, summary.n_new_tokens, summary.n_steps) == (3, 15, 6)
     assert summary.throughput == 15 / 6
@@ -78,23 +78,24 @@ def test_summary() -> None:
 
 def test_summary_without_window_or_score() -> None:
     part: dict[str, Any] = {"n_window_steps": 1, "cache_tokens_beside_window": 30.0, "window_cache_tokens": 15.0}
-    summary = summarize([result("a", cache_tokens=20.0, **part), result("b", window_cache_tokens=None)], "parses")
+    summary = summarize([result("a", cache_tokens=20.0, **part), result("b", window_cache_tokens=None)])
     assert (summary.n_window_steps, summary.window_cache_tokens, summary.window_cache_share) == (1, 15.0, 0.5)
 
-    summary = summarize([result("a", score=None, window_cache_tokens=None)], "parses")
-    assert (summary.score, summary.window_cache_tokens, summary.window_cache_share) == (None, None, None)
+    summary = summarize([result("a", score=None, scores={}, window_cache_tokens=None)])
+    assert (summary.score, summary.metric, summary.scores) == (None, None, {})
+    assert (summary.window_cache_tokens, summary.window_cache_share) == (None, None)
 
 
 def test_complete_folder(case: Case) -> None:
     record(case, *IDS, finish=True)
     assert sorted(path.name for path in case.output.iterdir()) == [
-        "input_config", "output_config.json", "raw_results.jsonl", "run.lock",
+        "input_config", "output_config.json", "raw_results.jsonl", "record.lock", "run.lock",
     ]  # fmt: skip
     copies = case.output / "input_config"
     assert (copies / "input_pipeline_config.json").read_bytes() == case.pipeline_file.read_bytes()
     assert (copies / "input_eval_config.json").read_bytes() == case.eval_file.read_bytes()
     written = OutputConfig.model_validate_json((case.output / "output_config.json").read_bytes())
-    assert written.eval_results == summarize([result(i) for i in IDS], "parses")
+    assert written.eval_results == summarize([result(i) for i in IDS])
     assert written.management.end_time is not None
     folder = open_folder(case)
     folder.inspect()

@@ -13,15 +13,15 @@ from dataclasses import asdict
 from itertools import zip_longest
 from pathlib import Path
 
-from eval import Sample
+from eval import EvalParams, Sample
 from pipeline.common.config import Experiment
-from pipeline.common.logs import log_to_file
+from pipeline.common.logs import log_to_files
 from pipeline.common.noise import Choice, Measured, measure
 from pipeline.common.prompts import fingerprint, load_samples
 from pipeline.common.recorded import RecordedRun, read_run
 from pipeline.common.records import Audit, PromptAudit, PromptResult
 from pipeline.common.results import write_whole
-from pipeline.common.schemas import AUDIT_NAME, LOG_NAME, EvalParams, PipelineParams
+from pipeline.common.schemas import AUDIT_NAME, LOG_NAME, PipelineParams
 from pipeline.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ def record_audit(record: Path, baseline: RecordedRun) -> Audit:
     """
     run = read_run(record)
     path = run.folder / AUDIT_NAME
-    with log_to_file(run.folder / LOG_NAME):
+    with log_to_files(run.folder / LOG_NAME):
         result = audit(run, baseline)
         write_whole(path, (result.model_dump_json(indent=2) + "\n").encode())
         level = logging.ERROR if result.n_faults else logging.INFO
@@ -123,8 +123,9 @@ def _refuse_other_rows(ours: Iterable[Sample], other: RecordedRun) -> None:
 
 
 def _first_difference(a: PromptResult, b: PromptResult) -> Difference | None:
-    if a.n_prompt_tokens != b.n_prompt_tokens:
-        raise UserError(f"prompt {a.id} has {a.n_prompt_tokens} tokens in one run and {b.n_prompt_tokens} in the other")
+    n_a, n_b = a.n_first_prompt_tokens, b.n_first_prompt_tokens
+    if n_a != n_b:
+        raise UserError(f"prompt {a.id} has {n_a} tokens in one run and {n_b} in the other")
     pairs = enumerate(zip_longest(a.output_token_ids, b.output_token_ids))
     return next(((position, *pair) for position, pair in pairs if pair[0] != pair[1]), None)
 

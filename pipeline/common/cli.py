@@ -57,6 +57,11 @@ def _parser(method: str) -> argparse.ArgumentParser:
         "--baseline_dir", metavar="FOLDER",
         help="a finished run of the same prompts: compare outputs with it in the end (audit.json), fail for a fault",
     )  # fmt: skip
+    parser.add_argument(
+        "--interleave", action="append", default=[], metavar="FILE=FOLDER",
+        help="also run this pipeline config, of any method, on each prompt in turn within this process, with results "
+        "in FOLDER; a comparison of such runs is robust on a busy machine (repeatable)",
+    )  # fmt: skip
     parser.add_argument("--limit", metavar="N", help="run the first N prompts only (eval_params.max_prompts)")
     return parser
 
@@ -102,15 +107,32 @@ def _run_experiment(method: str, args: argparse.Namespace) -> int:
         )
 
     from pipeline.common.audit import read_baseline, record_audit
-    from pipeline.common.experiment import run_experiment
+    from pipeline.common.experiment import run_experiments
+    from pipeline.common.share import launched_share
 
     output_folder = output_folder.absolute()
-    if args.baseline_dir is None:
-        run_experiment(experiment, args.exp_desc, output_folder)
+    experiments = [(experiment, output_folder)]
+    for text in args.interleave:
+        file, folder = _interleaved(text)
+        experiments.append((load_experiment(file, eval_file, overrides), folder.absolute()))
+    if len({folder for _, folder in experiments}) < len(experiments):
+        raise UserError("--interleave: each run needs a folder of its own")
+    baseline = None
+    if args.baseline_dir is not None:
+        baseline = read_baseline(_path(args, "baseline_dir").absolute(), experiment)
+    summary = run_experiments(experiments, args.exp_desc, launched_share())[0]
+    if baseline is None or summary is None:
         return 0
-    baseline = read_baseline(_path(args, "baseline_dir").absolute(), experiment)
-    run_experiment(experiment, args.exp_desc, output_folder)
     return 1 if record_audit(output_folder / experiment.sub_dir.output_config, baseline).n_faults else 0
+
+
+def _interleaved(text: str) -> tuple[Path, Path]:
+    from pipeline.common.paths import to_path
+
+    file, equals, folder = text.partition("=")
+    if not equals or not file or not folder:
+        raise UserError(f"--interleave {text}: should look like PIPELINE_CONFIG=OUTPUT_FOLDER")
+    return to_path(file), to_path(folder)
 
 
 def _path(args: argparse.Namespace, option: str) -> Path:

@@ -11,17 +11,16 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import is_pydantic_dataclass
 
+from eval import DATASETS, Dataset, EvalParams
 from pipeline.common.json_file import JsonFile, parse_value, read_json
 from pipeline.common.schemas import (
     BaselineParams,
     EvalFile,
-    EvalParams,
     FafoParams,
     Management,
     SubDir,
-    suggest,
 )
-from pipeline.errors import UserError
+from pipeline.errors import UserError, suggest
 from pipeline.fafo.selectors import SELECTORS, Full, Selector
 from pipeline.fafo.settings import DecodeSettings
 
@@ -108,10 +107,26 @@ class _Checker:
         target[override.path[-1]] = override.value
 
     def eval(self) -> EvalFile:
+        params = self.data.get("eval_params")
+        known: Iterable[str] = EvalParams.model_fields
+        try:
+            if isinstance(params, dict) and "dataset" in params:
+                params_class = self._dataset(params.get("dataset")).params
+                known = params_class.model_fields
+                self.data["eval_params"] = params_class(**params)
+        except ValidationError as error:
+            raise self._explain([error], known, ("eval_params",)) from None
         try:
             return EvalFile(**self.data)
         except ValidationError as error:
             raise self._explain([error], EvalFile.model_fields) from None
+
+    def _dataset(self, name: Any) -> Dataset[Any]:
+        where = ("eval_params", "dataset")
+        if isinstance(name, str) and name in DATASETS:
+            return DATASETS[name]
+        hint = suggest(name if isinstance(name, str) else "", DATASETS)
+        raise self._error(where, f"found {_show(name)}; unknown dataset{hint}")
 
     def pipeline(self) -> tuple[BaselineParams | FafoParams, Selector]:
         for key in self.data.keys() - {"pipeline_params"}:
@@ -195,7 +210,6 @@ class _Checker:
 def _siblings(path: tuple[str, ...], known: Iterable[str]) -> Iterable[str]:
     """The keys that could stand where the unknown one does."""
     nested = {
-        "eval_params": EvalParams.model_fields,
         "management": Management.model_fields,
         "sub_dir": SubDir.model_fields,
     }

@@ -1,126 +1,177 @@
-"""One run: load everything, then decode, score and record prompt by prompt."""
+"""One run, or several interleaved: load everything, then decode, score and record prompt by prompt."""
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from eval import DATASETS
+from eval import DATASETS, Sample
+from pipeline.common.answering import answer
 from pipeline.common.config import Experiment
+from pipeline.common.encoding import Encoder, Prompt
 from pipeline.common.hardware import describe_environment
-from pipeline.common.logs import adopt_library_logs, log_to_file
-from pipeline.common.models import LoadedModel, load_model
-from pipeline.common.prompts import Prompt, encode_prompts, fingerprint, load_samples
-from pipeline.common.records import EvalResults, PromptResult, summarize
+from pipeline.common.logs import adopt_library_logs, log_to_files
+from pipeline.common.models import load_model
+from pipeline.common.prompts import fingerprint, load_samples
+from pipeline.common.records import Environment, EvalResults, summarize
 from pipeline.common.results import RunFolder
 from pipeline.common.schemas import LOG_NAME, FafoParams
 from pipeline.common.seeds import seed_everything
-from pipeline.fafo.decode import generate
+from pipeline.common.share import WHOLE, Share
+from pipeline.errors import UserError
 from pipeline.fafo.forward import Forward
 from pipeline.fafo.measure import step_times_of
 from pipeline.fafo.selectors import Full
-from pipeline.fafo.settings import DecodeSettings, Generation
+from pipeline.fafo.settings import DecodeSettings
 
 log = logging.getLogger(__name__)
 
 _WARM_UP_TOKENS = 8
+_SHARED = ("model_name", "dtype", "device", "n_new_tokens", "seed", "chat_template_kwargs")  # of interleaved runs
 
 
-def run_experiment(experiment: Experiment, exp_desc: str, output_folder: Path) -> None:
-    """Run or resume an experiment; writes nothing until configs, dataset, model and prompts are found good.
+@dataclass
+class _Method:
+    """One of the runs that a process works on."""
+
+    folder: RunFolder
+    settings: DecodeSettings
+    environment: Environment
+
+
+def run_experiments(
+    experiments: Sequence[tuple[Experiment, Path]], exp_desc: str, share: Share = WHOLE
+) -> list[EvalResults | None]:
+    """Run or resume experiments on the same prompts, each in a folder of its own.
+
+    Several are interleaved: they share a model, and each prompt is decoded by all of them before the next one, in an
+    order that rotates from prompt to prompt. Nothing is written until configs, dataset, model and prompts are found
+    good.
+
+    Args:
+        share: which prompts this process answers.
+
+    Returns: each experiment's summary; None while other processes have prompts to answer.
 
     Raises:
         UserError: something the user can put right.
     """
     adopt_library_logs()
-    samples = load_samples(experiment.eval)
-    folder = RunFolder(output_folder, experiment, exp_desc, fingerprint(samples), [sample.id for sample in samples])
-    folder.inspect()
-    if folder.complete:
-        log.info("%s: complete already, nothing to do", folder.path)
-        return
-    if not folder.pending:
-        with folder.open(environment=None), log_to_file(folder.path / LOG_NAME):
-            _finish(folder)
-        return
-    seed_everything(experiment.pipeline.seed)
-    loaded = load_model(experiment.pipeline)
-    settings = experiment.decode_settings(loaded.eos_token_ids)
+    first = experiments[0][0]
+    for experiment, _ in experiments[1:]:
+        _refuse_other_conditions(experiment, first)
+    samples = load_samples(first.eval)
+    ids, rows = [sample.id for sample in samples], fingerprint(samples)
+    folders = [RunFolder(path, experiment, exp_desc, rows, ids, share) for experiment, path in experiments]
+    for folder in folders:
+        folder.inspect()
+        if folder.complete:
+            log.info("%s: complete already, nothing to do", folder.path)
+        elif not folder.pending and folder.record is not None:  # killed before the summary
+            with folder.open(environment=None), log_to_files(folder.path / LOG_NAME):
+                _finish(folder, samples)
+    at_work = [folder for folder in folders if folder.pending]
+    if at_work:
+        _run(at_work, samples, [str(path) for _, path in experiments] if len(experiments) > 1 else [])
+    return [folder.record.eval_results if folder.record is not None else None for folder in folders]
+
+
+def _refuse_other_conditions(experiment: Experiment, first: Experiment) -> None:
+    for name in _SHARED:
+        ours, theirs = getattr(experiment.pipeline, name), getattr(first.pipeline, name)
+        if ours != theirs:
+            raise UserError(
+                f"{experiment.pipeline_file.path}: pipeline_params.{name} is {ours!r}, and {theirs!r} in "
+                f"{first.pipeline_file.path}; runs that are interleaved share it"
+            )
+
+
+def _run(folders: Sequence[RunFolder], samples: Sequence[Sample], interleaved: Sequence[str]) -> None:
+    """Answer what these folders lack."""
+    first = folders[0].experiment
+    seed_everything(first.pipeline.seed)
+    loaded = load_model(first.pipeline, folders[0].share)
+    encoder = Encoder(loaded, first.eval, first.pipeline.n_new_tokens)
+    pending = {sample_id for folder in folders for sample_id in folder.pending}
+    prompts = [(number, encoder.encode(sample)) for number, sample in enumerate(samples) if sample.id in pending]
+    methods = [_prepare(folder, encoder, interleaved) for folder in folders]
+    for method in methods:
+        _warm_up(method, encoder, prompts[0][1])
+    with ExitStack() as stack:
+        for method in methods:
+            stack.enter_context(method.folder.open(method.environment, loaded.ignored_generation_config))
+        stack.enter_context(log_to_files(*(folder.path / LOG_NAME for folder in folders)))
+        n_all = len(folders[0].share.of(samples))
+        n_done = n_all - len(prompts)
+        log.info("%s: %d prompts, %d of them done already", folders[0].exp_desc, n_all, n_done)
+        stack.enter_context(logging_redirect_tqdm())
+        bar = stack.enter_context(tqdm(prompts, total=n_all, initial=n_done, unit="prompt"))
+        for number, prompt in bar:
+            shift = number % len(methods)
+            for method in methods[shift:] + methods[:shift]:
+                if prompt.sample.id in method.folder.pending:
+                    method.folder.append(answer(prompt, encoder, method.settings))
+            so_far = summarize(methods[0].folder.results)
+            bar.set_postfix_str(f"{so_far.throughput:.1f} tokens/s, tau {so_far.tau:.2f}", refresh=False)
+        for folder in folders:
+            _finish(folder, samples)
+
+
+def _prepare(folder: RunFolder, encoder: Encoder, interleaved: Sequence[str]) -> _Method:
+    loaded = encoder.loaded
+    settings = folder.experiment.decode_settings(loaded.eos_token_ids)
     forward = Forward(loaded.model, settings.exact, settings.compile)
     if settings.planner == "auto":
         settings = replace(settings, step_times=step_times_of(forward))
     environment = describe_environment(
-        loaded.model.device, loaded.model.dtype, forward.compiled is not None, settings.step_times
+        loaded.model.device,
+        loaded.model.dtype,
+        compiled=forward.compiled is not None,
+        step_times=settings.step_times,
+        n_processes=folder.share.n_processes,
+        interleaved=interleaved,
     )
-    pending = set(folder.pending)
-    prompts = encode_prompts([sample for sample in samples if sample.id in pending], loaded)
-    _warm_up(loaded, prompts[0], settings)
-    with (
-        folder.open(environment, loaded.ignored_generation_config),
-        log_to_file(folder.path / LOG_NAME),
-    ):
-        log.info("%s: %d prompts, %d of them done already", exp_desc, len(samples), len(folder.results))
-        pending = set(folder.pending)  # another process may have been here while the model was loading
-        _run_prompts(folder, [p for p in prompts if p.sample.id in pending], loaded, settings)
-        _finish(folder)
+    return _Method(folder, settings, environment)
 
 
-def _warm_up(loaded: LoadedModel, prompt: Prompt, settings: DecodeSettings) -> None:
+def _warm_up(method: _Method, encoder: Encoder, prompt: Prompt) -> None:
     """Decode a few tokens untimed: first calls allocate and compile. What fails does so before we write."""
-    short = replace(settings, n_new_tokens=min(settings.n_new_tokens, _WARM_UP_TOKENS))
-    generate(loaded.model, prompt.token_ids, short)
+    short = replace(encoder, n_new_tokens=min(encoder.n_new_tokens, _WARM_UP_TOKENS))
+    answer(prompt, short, method.settings)
 
 
-def _run_prompts(folder: RunFolder, prompts: Sequence[Prompt], loaded: LoadedModel, settings: DecodeSettings) -> None:
-    dataset = DATASETS[folder.experiment.eval.dataset]
-    n_done = len(folder.results)
-    with logging_redirect_tqdm(), tqdm(total=n_done + len(prompts), initial=n_done, unit="prompt") as bar:
-        for prompt in prompts:
-            generation = generate(loaded.model, prompt.token_ids, settings)
-            text = str(loaded.tokenizer.decode(generation.token_ids, skip_special_tokens=True))
-            folder.append(_result(prompt.sample.id, generation, text, dataset.score(prompt.sample, text)))
-            so_far = summarize(folder.results, dataset.metric)
-            bar.set_postfix_str(f"{so_far.throughput:.1f} tokens/s, tau {so_far.tau:.2f}", refresh=False)
-            bar.update()
-
-
-def _result(sample_id: str, generation: Generation, text: str, score: float | None) -> PromptResult:
-    return PromptResult(
-        id=sample_id,
-        output_text=text,
-        output_token_ids=generation.token_ids,
-        n_prompt_tokens=generation.n_prompt_tokens,
-        n_new_tokens=len(generation.token_ids),
-        n_steps=len(generation.accepted_lengths),
-        accepted_lengths=generation.accepted_lengths,
-        prefill_seconds=generation.prefill_seconds,
-        decode_seconds=generation.decode_seconds,
-        stop_reason=generation.stop_reason,
-        score=score,
-        cache_tokens=generation.cache_tokens,
-        n_window_steps=generation.n_window_steps,
-        cache_tokens_beside_window=generation.cache_tokens_beside_window,
-        window_cache_tokens=generation.window_cache_tokens,
-    )
-
-
-def _finish(folder: RunFolder) -> None:
-    summary = summarize(folder.results, DATASETS[folder.experiment.eval.dataset].metric)
-    folder.finish(summary)
+def _finish(folder: RunFolder, samples: Sequence[Sample]) -> None:
+    summary = folder.finish()
+    if summary is None:
+        log.info("%s: %d prompts are left to other processes", folder.path, len(folder.unanswered))
+        return
     _warn_if_uncompressed(folder, summary)
+    _write_answers(folder, samples)
     log.info(
         "%d prompts, %d tokens: %.1f tokens/s, tau %.2f, %s %s; written to %s",
         summary.n_prompts,
         summary.n_new_tokens,
         summary.throughput,
         summary.tau,
-        summary.metric,
+        summary.metric or "score",
         "none" if summary.score is None else f"{summary.score:.3f}",
         folder.path,
     )
+
+
+def _write_answers(folder: RunFolder, samples: Sequence[Sample]) -> None:
+    """In the form of the dataset's own tools, if it has some."""
+    params = folder.experiment.eval
+    write = DATASETS[params.dataset].write_answers
+    if write is None:
+        return
+    results = {result.id: result for result in folder.results}
+    answers = {i: [t.output_text for t in result.turns] or [result.output_text] for i, result in results.items()}
+    write(folder.path, folder.experiment.pipeline.model_name, [(sample, answers[sample.id]) for sample in samples])
 
 
 def _warn_if_uncompressed(folder: RunFolder, summary: EvalResults) -> None:

@@ -2,6 +2,7 @@
 
 import platform
 import subprocess
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -11,18 +12,23 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from pipeline.common.paths import REPO_ROOT
 from pipeline.common.records import Environment
+from pipeline.common.share import WHOLE, Share
 from pipeline.device_name import device_name
 from pipeline.errors import UserError
 from pipeline.fafo.step_times import StepTimes
 
 
-def resolve_device(device: str) -> str:
+def resolve_device(device: str, share: Share = WHOLE) -> str:
     """Turn the config's `device` into "cpu", "cuda", "cuda:N", or "auto" (spread over all CUDA devices).
+
+    Where several processes share the prompts, "auto" and "cuda" are a CUDA device for each of them, in turn.
 
     Raises:
         UserError: CUDA, or the CUDA device of that number, is not there.
     """
     n_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if n_devices and share.n_processes > 1 and device in ("auto", "cuda"):
+        return f"cuda:{share.local_process % n_devices}"
     if device == "auto":
         return "auto" if n_devices else "cpu"
     if device == "cpu":
@@ -76,7 +82,12 @@ def free_bytes(device: str) -> int:
 
 
 def describe_environment(
-    device: torch.device, dtype: torch.dtype, compiled: bool = False, step_times: StepTimes | None = None
+    device: torch.device,
+    dtype: torch.dtype,
+    compiled: bool = False,
+    step_times: StepTimes | None = None,
+    n_processes: int = 1,
+    interleaved: Sequence[str] = (),
 ) -> Environment:
     """What the record of a run says about the machine and the software."""
     packages = ("fafo", "torch", "transformers")
@@ -89,6 +100,8 @@ def describe_environment(
         git_commit=_git_commit(),
         compiled=compiled,
         step_times=step_times,
+        n_processes=n_processes,
+        interleaved=list(interleaved),
     )
 
 

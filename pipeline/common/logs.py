@@ -15,7 +15,7 @@ _FORMAT = "%(asctime)s %(levelname)s %(message)s"
 def log_to_console() -> None:
     """Send log records to standard output; standard error is for progress bars and the final error.
 
-    They are kept as well, for `log_to_file`: a run's folder is made only when much is logged already.
+    They are kept as well, for `log_to_files`: a run's folder is made only when much is logged already.
     """
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(RedactingFormatter(_FORMAT, datefmt="%H:%M:%S"))
@@ -26,21 +26,24 @@ def log_to_console() -> None:
 
 
 @contextmanager
-def log_to_file(path: Path) -> Iterator[None]:
-    """Also append log records to `path`, first those that were logged since `log_to_console`."""
-    handler = logging.FileHandler(path, encoding="utf-8")
-    handler.setFormatter(RedactingFormatter(_FORMAT))
+def log_to_files(*paths: Path) -> Iterator[None]:
+    """Also append log records to `paths`, first those that were logged since `log_to_console`."""
+    handlers = [logging.FileHandler(path, encoding="utf-8") for path in paths]
     root = logging.getLogger()
-    for early in [kept for kept in root.handlers if isinstance(kept, MemoryHandler)]:
-        root.removeHandler(early)
-        early.setTarget(handler)
-        early.flush()
-    root.addHandler(handler)
+    early = [kept for kept in root.handlers if isinstance(kept, MemoryHandler)]
+    for handler in handlers:
+        handler.setFormatter(RedactingFormatter(_FORMAT))
+        for record in (record for kept in early for record in kept.buffer):
+            handler.handle(record)
+        root.addHandler(handler)
+    for kept in early:
+        root.removeHandler(kept)
     try:
         yield
     finally:
-        root.removeHandler(handler)
-        handler.close()
+        for handler in handlers:
+            root.removeHandler(handler)
+            handler.close()
 
 
 def adopt_library_logs() -> None:

@@ -1,7 +1,7 @@
 """Loading a model and its tokenizer, with errors that say what would be right."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ from pipeline.common.hardware import check_memory, resolve_device
 from pipeline.common.memory import is_out_of_memory
 from pipeline.common.paths import from_root
 from pipeline.common.schemas import PipelineParams
+from pipeline.common.share import WHOLE, Share
 from pipeline.errors import UserError
 from pipeline.fafo.support import check_model, context_limit
 
@@ -78,22 +79,24 @@ class LoadedModel:
     """A model ready to decode.
 
     eos_token_ids: all that end an output. ignored_generation_config: see `ignored_settings`.
+    chat_template_kwargs: what the chat template gets besides the messages.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     eos_token_ids: tuple[int, ...]
     ignored_generation_config: list[str]
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
 
 
-def load_model(params: PipelineParams) -> LoadedModel:
-    """Load `params.model_name` onto `params.device`.
+def load_model(params: PipelineParams, share: Share = WHOLE) -> LoadedModel:
+    """Load `params.model_name` onto `params.device`; where processes share the prompts, each onto a GPU of its own.
 
     Raises:
         UserError: no such model, hub not reachable, no access, unsupported architecture, no such device, too
             little memory, or broken files; found out before the weights are loaded wherever that is possible.
     """
-    device = resolve_device(params.device)
+    device = resolve_device(params.device, share)
     dtype: torch.dtype = getattr(torch, params.dtype)
     source, token = _source(params.model_name), hub_token()
     log.info("loading %s (%s, %s)", params.model_name, params.dtype, device)
@@ -111,7 +114,7 @@ def load_model(params: PipelineParams) -> LoadedModel:
         raise UserError(f"pipeline_params.model_name: found {params.model_name!r}, {_reason(error)}") from error
     if ignored := ignored_settings(model.generation_config):
         log.warning("the model's generation config sets %s; decoding is plain greedy, without it", ", ".join(ignored))
-    return LoadedModel(model, tokenizer, eos_ids(model.generation_config), ignored)
+    return LoadedModel(model, tokenizer, eos_ids(model.generation_config), ignored, dict(params.chat_template_kwargs))
 
 
 def eos_ids(generation_config: GenerationConfig | None) -> tuple[int, ...]:

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from eval import Sample
+from pipeline.common.encoding import Encoder
 from pipeline.common.hardware import check_memory, resolve_device
 from pipeline.common.models import load_model
-from pipeline.common.prompts import encode_prompts
 from pipeline.common.recorded import RecordedRun
 from pipeline.errors import UserError
 from pipeline.fafo.decode import generate
@@ -60,17 +61,34 @@ def measure(run: RecordedRun, choices: dict[str, Choice]) -> dict[str, Measured]
     loaded = load_model(run.pipeline)
     model = loaded.model
     choices = {key: c for key, c in choices.items() if 0 <= min(c.tokens) <= max(c.tokens) < model.config.vocab_size}
-    texts = {}
-    for prompt in encode_prompts([sample for sample in run.samples() if sample.id in choices], loaded):
-        result = run.results[prompt.sample.id]
-        if len(prompt.token_ids) != result.n_prompt_tokens:
-            raise UserError(f"{run.folder}: prompt {result.id} has other tokens by now; put back the model's files")
-        texts[result.id] = prompt.token_ids + result.output_token_ids[: choices[result.id].position]
+    encoder = Encoder(loaded, run.eval, run.pipeline.n_new_tokens)
+    texts = {
+        sample.id: _text_before(choices[sample.id].position, run, sample, encoder)
+        for sample in run.samples()
+        if sample.id in choices
+    }
     stepwise = {key: _stepwise_logits(model, text)[:, choices[key].tokens] for key, text in texts.items()}
     if model.dtype != torch.float32:  # whose weights take as much memory again
         check_memory(model.config, model.dtype, resolve_device(run.pipeline.device), run.pipeline.n_new_tokens)
         model.float()
     return {key: _compare(_full_logits(model, text), stepwise[key], choices[key]) for key, text in texts.items()}
+
+
+def _text_before(position: int, run: RecordedRun, sample: Sample, encoder: Encoder) -> list[int]:
+    """What the model had read before it chose the token at `position` of the output."""
+    result = run.results[sample.id]
+    answers: list[str] = []
+    start, n_prompt_tokens = 0, result.n_prompt_tokens
+    for turn in result.turns:
+        n_prompt_tokens = turn.n_prompt_tokens
+        if position < start + turn.n_new_tokens:
+            break
+        start += turn.n_new_tokens
+        answers.append(turn.output_text)
+    prompt = encoder.encode(sample, answers)
+    if len(prompt.token_ids) != n_prompt_tokens:
+        raise UserError(f"{run.folder}: prompt {result.id} has other tokens by now; put back the model's files")
+    return prompt.token_ids + result.output_token_ids[start:position]
 
 
 def _compare(full: Tensor, stepwise: Tensor, choice: Choice) -> Measured:

@@ -2,28 +2,19 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import zip_longest
 from typing import Any
 
-from jinja2 import TemplateError
-
-from eval import DATASETS, Sample
+from eval import DATASETS, EvalParams, Sample
+from eval.humaneval.load import HumanEvalParams
+from pipeline.common.encoding import Encoder, Prompt
 from pipeline.common.models import LoadedModel
 from pipeline.common.paths import from_root
 from pipeline.common.records import Fingerprint
-from pipeline.common.schemas import EvalParams
 from pipeline.errors import UserError
-from pipeline.fafo.support import check_prompt
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A sample and the token ids that the model gets for it."""
-
-    sample: Sample
-    token_ids: list[int]
 
 
 def load_samples(params: EvalParams) -> list[Sample]:
@@ -33,7 +24,11 @@ def load_samples(params: EvalParams) -> list[Sample]:
         UserError: they can't be read, or are not of that dataset.
     """
     path = from_root(params.dataset_path) if params.dataset_path else None
-    return DATASETS[params.dataset].load(path)[: params.max_prompts]
+    samples = DATASETS[params.dataset].load(path, params)[: params.max_prompts]
+    repeated = next((i for i, count in Counter(sample.id for sample in samples).items() if count > 1), None)
+    if repeated is not None:
+        raise UserError(f"{path or params.dataset}: id {repeated!r} is there twice; ids are unique")
+    return samples
 
 
 def fingerprint(samples: Sequence[Sample]) -> Fingerprint:
@@ -42,33 +37,16 @@ def fingerprint(samples: Sequence[Sample]) -> Fingerprint:
     return Fingerprint(n_rows=len(samples), sha256=hashlib.sha256(rows.encode()).hexdigest())
 
 
-def encode_prompts(samples: Sequence[Sample], loaded: LoadedModel) -> list[Prompt]:
-    """Tokenize samples: through the chat template if the tokenizer has one, else as plain text.
+def encode_prompts(
+    samples: Sequence[Sample], loaded: LoadedModel, params: EvalParams | None = None, n_new_tokens: int = 1
+) -> list[Prompt]:
+    """Tokenize the first question of each sample. See `Encoder`.
 
     Raises:
-        UserError: the template fails, or a prompt is empty, leaves the model no room for a new token, or has ids
-            that the model does not know.
+        UserError: a prompt can't be had, for one of the reasons that `Encoder.encode` has.
     """
-    prompts = []
-    for sample in samples:
-        try:
-            token_ids = _encode(sample, loaded)
-            check_prompt(token_ids, loaded.model.config)
-        except UserError as error:
-            raise UserError(f"prompt {sample.id}: {error}") from None
-        prompts.append(Prompt(sample, token_ids))
-    return prompts
-
-
-def _encode(sample: Sample, loaded: LoadedModel) -> list[int]:
-    tokenizer = loaded.tokenizer
-    if tokenizer.chat_template is None:
-        return tokenizer(sample.text)["input_ids"]
-    try:
-        text = tokenizer.apply_chat_template(list(sample.messages), add_generation_prompt=True, tokenize=False)
-    except (TemplateError, TypeError, ValueError) as error:  # a template is a program: it raises as programs do
-        raise UserError(f"the chat template of {tokenizer.name_or_path} fails: {error}") from error
-    return tokenizer(text, add_special_tokens=False)["input_ids"]  # the template writes them out
+    encoder = Encoder(loaded, params or EvalParams(dataset=""), n_new_tokens)
+    return [encoder.encode(sample) for sample in samples]
 
 
 def benchmark_prompts(files: Sequence[str], per_dataset: int, loaded: LoadedModel) -> list[tuple[str, str, list[int]]]:
@@ -82,7 +60,7 @@ def benchmark_prompts(files: Sequence[str], per_dataset: int, loaded: LoadedMode
     Raises:
         UserError: a file can't be read, or a row has none of these keys.
     """
-    datasets = {"humaneval": DATASETS["humaneval"].load(None)}
+    datasets = {"humaneval": load_samples(HumanEvalParams(dataset="humaneval"))}
     for given in files:
         name, equals, path = given.partition("=")
         try:

@@ -26,11 +26,15 @@ def naming(path: Path) -> Iterator[None]:
         raise
 
 
+def as_line(result: PromptResult) -> bytes:
+    """A result as it is written: plain ASCII, since common readers take U+2028 and its like for a line's end."""
+    return json.dumps(result.model_dump()).encode("ascii") + b"\n"
+
+
 def append_result(path: Path, result: PromptResult) -> None:
     """Add a line; on return it is on the disk."""
     with naming(path), path.open("ab") as file:
-        # Plain ASCII, since common readers take U+2028 and its like in a text for a line's end.
-        file.write(json.dumps(result.model_dump()).encode("ascii") + b"\n")
+        file.write(as_line(result))
         file.flush()
         os.fsync(file.fileno())
 

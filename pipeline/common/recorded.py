@@ -2,14 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
-from eval import Sample
+from eval import DATASETS, EvalParams, Sample
 from pipeline.common.prompts import fingerprint, load_samples
 from pipeline.common.raw_results import read_results
 from pipeline.common.records import OutputConfig, PromptResult
-from pipeline.common.schemas import EvalParams, PipelineParams, SubDir
+from pipeline.common.schemas import PipelineParams, SubDir
 from pipeline.errors import UserError
 
 
@@ -50,7 +51,7 @@ def read_run(path: Path) -> RecordedRun:
         return RecordedRun(
             path.parent,
             PipelineParams(**pipeline),
-            EvalParams(**record.eval_params),
+            _eval_params(record.eval_params),
             record,
             {result.id: result for result in results},
         )
@@ -72,6 +73,13 @@ def read_record(path: Path) -> OutputConfig:
         raise UserError(f"{path.name} can't be read ({error.strerror})") from None
     except ValidationError as error:
         raise UserError(_damage(path, error)) from None
+
+
+def _eval_params(values: dict[str, Any]) -> EvalParams:
+    name = values.get("dataset")
+    if name not in DATASETS:
+        raise UserError(f"output_config.json names an unknown dataset, {name!r}")
+    return DATASETS[name].params(**values)
 
 
 def _damage(path: Path, error: ValidationError) -> str:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -17,10 +18,28 @@ class _Record(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
+class Turn(_Record):
+    """One turn of a conversation of several. n_reused_tokens: of the prompt, entries that the cache had already."""
+
+    output_text: str
+    n_prompt_tokens: int = Field(ge=1)
+    n_reused_tokens: int = Field(ge=0)
+    n_new_tokens: int = Field(ge=1)
+    stop_reason: StopReason
+
+
 class PromptResult(_Record):
-    """One line of raw_results.jsonl: what `Generation` has, with the decoded text and its score."""
+    """One line of raw_results.jsonl: what `Generation` has, with the decoded text and its scores.
+
+    For a conversation of several turns, numbers are sums over its turns (means, where they are means) and lists go on
+    from turn to turn; `turns` tells them apart, and `stop_reason` is that of the last.
+    token_sources: a letter per new token, see `sources.py`; None in records of older runs.
+    score: the dataset's main one, which is the first of `scores`.
+    n_cut_tokens: how many tokens were cut out of a prompt that was too long.
+    """
 
     id: str
+    group: str | None = None
     output_text: str
     output_token_ids: list[int]
     n_prompt_tokens: int = Field(ge=1)
@@ -31,10 +50,19 @@ class PromptResult(_Record):
     decode_seconds: float = Field(ge=0)
     stop_reason: StopReason
     score: float | None
+    scores: dict[str, float] = Field(default_factory=dict)
+    turns: list[Turn] = Field(default_factory=list)
+    token_sources: str | None = None
+    n_cut_tokens: int = Field(ge=0, default=0)
     cache_tokens: float  # committed cache entries, mean over the steps
     n_window_steps: int | None = None  # steps with window rows; records of older runs, in which all had some, lack it
     cache_tokens_beside_window: float | None = None  # committed entries, mean over these steps; dito
     window_cache_tokens: float | None  # how many of them the window rows saw; None without a window
+
+    @property
+    def n_first_prompt_tokens(self) -> int:
+        """Tokens of the first turn's prompt, which does not depend on any answer."""
+        return self.turns[0].n_prompt_tokens if self.turns else self.n_prompt_tokens
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
@@ -42,11 +70,21 @@ class PromptResult(_Record):
             raise ValueError("n_new_tokens, output_token_ids and accepted_lengths disagree")
         if self.n_steps != len(self.accepted_lengths):
             raise ValueError("n_steps and accepted_lengths disagree")
+        if self.turns and sum(turn.n_new_tokens for turn in self.turns) != self.n_new_tokens:
+            raise ValueError("n_new_tokens and turns disagree")
+        if self.token_sources is not None and len(self.token_sources) != self.n_new_tokens:
+            raise ValueError("n_new_tokens and token_sources disagree")
         return self
 
 
 class EvalResults(_Record):
-    """Summary of all prompts. Rates are tokens per second; tau is new tokens per decoding step."""
+    """Summary of all prompts. Rates are tokens per second; tau is new tokens per decoding step.
+
+    score: of the metric named `metric`, the dataset's main one; None both where nothing is scored. It is the mean of
+        `group_scores` where prompts have groups, which then count alike, else the mean over prompts.
+    scores: all metrics, each the mean over the prompts that have it.
+    n_cut_prompts: prompts whose middle was cut out, since they were too long.
+    """
 
     throughput: float
     decode_throughput: float
@@ -55,8 +93,11 @@ class EvalResults(_Record):
     n_new_tokens: int
     n_steps: int
     accepted_length_histogram: dict[str, int]  # accepted length -> steps
-    score: float | None  # mean over the prompts that have one
-    metric: str
+    score: float | None
+    metric: str | None
+    scores: dict[str, float] = Field(default_factory=dict)
+    group_scores: dict[str, float] = Field(default_factory=dict)
+    n_cut_prompts: int = 0
     cache_tokens: float  # mean over all steps
     n_window_steps: int | None = None  # records of older runs lack it
     window_cache_tokens: float | None  # mean over the steps with a window
@@ -81,14 +122,18 @@ class Environment(_Record):
     git_commit: str | None  # None when this is not a checkout
     compiled: bool = False  # whether the model ran compiled; false too where that was asked for and can't be had
     step_times: StepTimes | None = None  # what planner "auto" reckoned with
+    n_processes: int = 1  # that shared the prompts
+    interleaved: list[str] = Field(default_factory=list)  # folders of the runs that one process decoded in turn
 
 
 class Session(Environment):
     """One process that worked on the run. Times are ISO 8601, UTC.
 
     A killed session's end is the time of the last result it recorded.
+    process: its number among `n_processes`.
     """
 
+    process: int = 0
     start_time: str
     end_time: str | None
 
@@ -156,13 +201,15 @@ class Audit(_Record):
     prompts: list[PromptAudit]
 
 
-def summarize(results: Sequence[PromptResult], metric: str) -> EvalResults:
+def summarize(results: Sequence[PromptResult]) -> EvalResults:
     """Compute the summary of at least one result."""
+    groups = {r.group: [s.score for s in results if s.group == r.group and s.score is not None] for r in results}
+    group_scores = {group: fmean(scores) for group, scores in groups.items() if scores}
+    metrics = list(dict.fromkeys(metric for r in results for metric in r.scores))
     n_new_tokens = sum(r.n_new_tokens for r in results)
     n_steps = sum(r.n_steps for r in results)
     decode_seconds = sum(r.decode_seconds for r in results)
     seconds = decode_seconds + sum(r.prefill_seconds for r in results)
-    scores = [r.score for r in results if r.score is not None]
     histogram = Counter(length for r in results for length in r.accepted_lengths)
     cache_tokens = sum(r.cache_tokens * r.n_steps for r in results) / n_steps
     windows = [(r.n_window_steps or r.n_steps, r) for r in results if r.window_cache_tokens is not None]
@@ -177,8 +224,11 @@ def summarize(results: Sequence[PromptResult], metric: str) -> EvalResults:
         n_new_tokens=n_new_tokens,
         n_steps=n_steps,
         accepted_length_histogram={str(length): histogram[length] for length in sorted(histogram)},
-        score=sum(scores) / len(scores) if scores else None,
-        metric=metric,
+        score=fmean(group_scores.values()) if group_scores else None,
+        metric=metrics[0] if metrics else None,
+        scores={metric: fmean(r.scores[metric] for r in results if metric in r.scores) for metric in metrics},
+        group_scores={group: score for group, score in group_scores.items() if group is not None},
+        n_cut_prompts=sum(r.n_cut_tokens > 0 for r in results),
         cache_tokens=cache_tokens,
         n_window_steps=n_window_steps,
         window_cache_tokens=seen / n_window_steps if windows else None,

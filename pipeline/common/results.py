@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from pipeline.common.config import Experiment
-from pipeline.common.raw_results import append_result, drop_partial_line, naming, read_results
+from pipeline.common.locks import holding, holding_record
+from pipeline.common.raw_results import append_result, as_line, drop_partial_line, naming, read_results
 from pipeline.common.records import (
     Environment,
     EvalResults,
@@ -23,9 +23,12 @@ from pipeline.common.records import (
     OutputConfig,
     PromptResult,
     Session,
+    summarize,
 )
-from pipeline.common.schemas import LOCK_NAME, TEMPORARY_SUFFIX
+from pipeline.common.schemas import TEMPORARY_SUFFIX
+from pipeline.common.share import WHOLE, Share
 from pipeline.errors import UserError
+from pipeline.schema import Schema
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +37,11 @@ log = logging.getLogger(__name__)
 class RunFolder:
     """A run's folder. Nothing is written before `open`; `inspect` only reads.
 
-    sample_ids: what the run is to answer, in order. results: what is recorded, in the order of recording.
+    Several processes may share a run. Each records results in a file of its own, all update the one record, and the
+    process that finds the last prompt answered merges the files and writes the summary.
+
+    sample_ids: what the run is to answer, in order. share: which of them this process answers.
+    results: what is recorded by all processes, in the order of files and of recording.
     """
 
     path: Path
@@ -42,6 +49,7 @@ class RunFolder:
     exp_desc: str
     fingerprint: Fingerprint
     sample_ids: Sequence[str]
+    share: Share = WHOLE
     results: list[PromptResult] = field(default_factory=list)
     record: OutputConfig | None = None
 
@@ -56,15 +64,26 @@ class RunFolder:
         return self.path / self.experiment.sub_dir.raw_results
 
     @property
-    def pending(self) -> list[str]:
+    def own_results(self) -> Path:
+        """The same, of this process's prompts."""
+        return self._results_of(self.share)
+
+    @property
+    def unanswered(self) -> list[str]:
         """Ids without a result."""
         done = {result.id for result in self.results}
         return [sample_id for sample_id in self.sample_ids if sample_id not in done]
 
     @property
+    def pending(self) -> list[str]:
+        """Ids without a result in this process's share."""
+        unanswered = set(self.unanswered)
+        return [sample_id for sample_id in self.share.of(self.sample_ids) if sample_id in unanswered]
+
+    @property
     def complete(self) -> bool:
         """Whether every prompt is answered and the summary written."""
-        return self.record is not None and self.record.eval_results is not None and not self.pending
+        return self.record is not None and self.record.eval_results is not None and not self.unanswered
 
     def inspect(self) -> None:
         """Read what the folder holds already.
@@ -78,7 +97,7 @@ class RunFolder:
         if self.output_config.exists():
             self.record = self._read_record()
             self._refuse_other_experiment(self.record)
-            self.results = read_results(self.raw_results, self.sample_ids)
+            self.results = self._read_results()
             return
         input_config = self.path / self.experiment.sub_dir.input_config
         for found in (self.raw_results, input_config):
@@ -90,7 +109,7 @@ class RunFolder:
 
     @contextmanager
     def open(self, environment: Environment | None, ignored_generation_config: Sequence[str] = ()) -> Iterator[None]:
-        """Hold the folder for one session: create or resume it.
+        """Hold this process's share of the folder for one session: create or resume it.
 
         environment: what this session runs on; None if all prompts are answered and only the summary lacks.
         ignored_generation_config: see `Management`.
@@ -99,31 +118,65 @@ class RunFolder:
             UserError: another process holds the folder, or see `inspect`.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        try:
-            with FileLock(self.path / LOCK_NAME, timeout=0):
+        with holding(self.path, self.share):
+            with holding_record(self.path):
                 self.inspect()
                 self._begin(environment, ignored_generation_config)
-                yield
-        except Timeout:
-            raise UserError(
-                f"{self.path}: another process writes to it; wait, or name another --output_folder_dir"
-            ) from None
+            yield
 
     def append(self, result: PromptResult) -> None:
         """Record one prompt; on return it is on the disk."""
-        append_result(self.raw_results, result)
+        append_result(self.own_results, result)
         self.results.append(result)
 
-    def finish(self, eval_results: EvalResults) -> None:
-        """Write the summary, which marks the run as complete."""
-        assert self.record is not None, "finish() outside of open()"
-        management = self.record.management
-        if management.sessions[-1].end_time is None:
-            management.sessions[-1].end_time = _now()
-        management.end_time = management.sessions[-1].end_time
-        management.exp_duration = sum(_seconds(session) for session in management.sessions)
-        self.record.eval_results = eval_results
-        self._write_record()
+    def finish(self) -> EvalResults | None:
+        """End this session; if all prompts are answered, merge and write the summary, which marks the run as complete.
+
+        Returns: the summary, or None while other processes have prompts to answer.
+        """
+        with holding_record(self.path):
+            self.inspect()
+            assert self.record is not None, "finish() outside of open()"
+            management = self.record.management
+            for session in self._own_sessions(management):
+                session.end_time = _now()
+            if not self.unanswered:
+                self._merge()
+                management.end_time = max(session.end_time or "" for session in management.sessions)
+                management.exp_duration = sum(_seconds(session) for session in management.sessions if session.end_time)
+                self.record.eval_results = summarize(self.results)
+            self._write_record()
+            return self.record.eval_results
+
+    def _merge(self) -> None:
+        """Bring the files of several processes together into one, in the order of the dataset."""
+        parts = self._parts()
+        if parts:
+            place = {sample_id: i for i, sample_id in enumerate(self.sample_ids)}
+            self.results.sort(key=lambda result: place[result.id])
+            write_whole(self.raw_results, b"".join(map(as_line, self.results)))
+        for part in parts:
+            part.unlink()
+
+    def _results_of(self, share: Share) -> Path:
+        return self.raw_results.with_suffix(share.tag + self.raw_results.suffix)
+
+    def _parts(self) -> list[Path]:
+        """The files of processes that share the run."""
+        return sorted(self.path.glob(f"{self.raw_results.stem}.*-of-*{self.raw_results.suffix}"))
+
+    def _read_results(self) -> list[PromptResult]:
+        """Each prompt's first result; one in two files was being merged, or run in another division."""
+        found: dict[str, PromptResult] = {}
+        for path in (self.raw_results, *self._parts()):
+            for result in read_results(path, self.sample_ids):
+                found.setdefault(result.id, result)
+        return list(found.values())
+
+    def _own_sessions(self, management: Management) -> list[Session]:
+        """This process's sessions without an end: the current one, or one that was killed."""
+        own = (self.share.process, self.share.n_processes)
+        return [s for s in management.sessions if s.end_time is None and (s.process, s.n_processes) == own]
 
     def _begin(self, environment: Environment | None, ignored_generation_config: Sequence[str]) -> None:
         """Write the record first: from then on the folder is known to be this experiment's."""
@@ -131,8 +184,8 @@ class RunFolder:
             assert environment is not None, "a new run has an environment"
             self.record = self._new_record(environment)
         else:
-            drop_partial_line(self.raw_results)
-            self._close_killed_session(self.record.management)
+            drop_partial_line(self.own_results)
+            self._close_killed_sessions(self.record.management)
             if self.record.management.exp_desc != self.exp_desc:
                 log.warning(
                     "this run was begun with --exp_desc %r, which it keeps; %r is not recorded",
@@ -155,7 +208,7 @@ class RunFolder:
                 write_whole(folder / name, file.content)
 
     def _new_record(self, environment: Environment) -> OutputConfig:
-        session = Session(start_time=_now(), end_time=None, **dict(environment))
+        session = self._new_session(environment)
         return OutputConfig(
             pipeline_params=self.experiment.pipeline_params(),
             eval_params=self.experiment.eval.model_dump(),
@@ -174,14 +227,23 @@ class RunFolder:
             ),
         )
 
-    def _close_killed_session(self, management: Management) -> None:
-        """A killed session recorded no end: take the time of its last result, or its start if it has none."""
-        last = management.sessions[-1]
-        if last.end_time is None:
-            end = datetime.fromisoformat(last.start_time)
-            if self.raw_results.exists():
-                end = max(end, datetime.fromtimestamp(self.raw_results.stat().st_mtime, UTC))
-            last.end_time = end.isoformat(timespec="milliseconds")
+    def _new_session(self, environment: Environment) -> Session:
+        return Session(start_time=_now(), end_time=None, process=self.share.process, **dict(environment))
+
+    def _close_killed_sessions(self, management: Management) -> None:
+        """A killed session recorded no end: take the time of its last result, or its start if it has none.
+
+        Only processes of the same division can be at work now, so that all others' sessions are over.
+        """
+        for session in management.sessions:
+            is_other = session.n_processes == self.share.n_processes and session.process != self.share.process
+            if session.end_time is not None or is_other:
+                continue
+            results = self._results_of(Share(session.process, session.n_processes))
+            end = datetime.fromisoformat(session.start_time)
+            if results.exists():
+                end = max(end, datetime.fromtimestamp(results.stat().st_mtime, UTC))
+            session.end_time = end.isoformat(timespec="milliseconds")
 
     def _add_session(self, management: Management, environment: Environment) -> None:
         for name, now in environment:
@@ -194,7 +256,7 @@ class RunFolder:
                     now,
                 )
             setattr(management, name, now)
-        management.sessions.append(Session(start_time=_now(), end_time=None, **dict(environment)))
+        management.sessions.append(self._new_session(environment))
         management.end_time = management.exp_duration = None
 
     def _write_record(self) -> None:
@@ -215,8 +277,12 @@ class RunFolder:
 
     def _refuse_other_experiment(self, record: OutputConfig) -> None:
         pairs = (
-            ("pipeline_params", _defaults(self.experiment) | record.pipeline_params, self.experiment.pipeline_params()),
-            ("eval_params", record.eval_params, self.experiment.eval.model_dump()),
+            (
+                "pipeline_params",
+                _defaults(self.experiment.pipeline) | record.pipeline_params,
+                self.experiment.pipeline_params(),
+            ),
+            ("eval_params", _defaults(self.experiment.eval) | record.eval_params, self.experiment.eval.model_dump()),
             ("dataset", record.management.dataset.model_dump(), self.fingerprint.model_dump()),
         )
         for section, theirs, ours in pairs:
@@ -238,10 +304,10 @@ def write_whole(path: Path, content: bytes) -> None:
     temporary.replace(path)
 
 
-def _defaults(experiment: Experiment) -> dict[str, Any]:
+def _defaults(params: Schema) -> dict[str, Any]:
     """What keys stand for that a run lacks because it is older than they are."""
-    fields = type(experiment.pipeline).model_fields
-    return {name: field.default for name, field in fields.items() if not field.is_required()}
+    fields = type(params).model_fields.items()
+    return {name: field.get_default(call_default_factory=True) for name, field in fields if not field.is_required()}
 
 
 def _now() -> str:

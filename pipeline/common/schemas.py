@@ -1,18 +1,18 @@
 """What may stand in the two JSON files of an experiment."""
 
-from collections.abc import Iterable
-from difflib import get_close_matches
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, SerializeAsAny, model_validator
 
-from eval import DATASETS
+from eval import EvalParams
 from pipeline.fafo.settings import Level, NumGuesses, NumNewTokens, PlannerName, PoolName, Window
+from pipeline.schema import Schema
 
 LOG_NAME = "exp.log"
 LOCK_NAME = "run.lock"
 AUDIT_NAME = "audit.json"
-RESERVED_NAMES = (LOG_NAME, LOCK_NAME, AUDIT_NAME)  # in the output folder
+RECORD_LOCK_NAME = "record.lock"
+RESERVED_NAMES = (LOG_NAME, LOCK_NAME, RECORD_LOCK_NAME, AUDIT_NAME)  # in the output folder
 TEMPORARY_SUFFIX = ".tmp"  # of the record while it is being written
 
 
@@ -29,30 +29,11 @@ def _check_batch_size(batch_size: int) -> int:
     return batch_size
 
 
-def _check_dataset(name: str) -> str:
-    if name not in DATASETS:
-        raise ValueError(f"unknown dataset{suggest(name, DATASETS)}")
-    return name
-
-
 def _check_sub_name(name: str) -> str:
     plain = name.removesuffix("/")
     if plain in ("", ".", "..") or "/" in plain or "\0" in plain:
         raise ValueError("should be a plain name, of a file or folder right in the output folder")
     return name
-
-
-def suggest(name: str, known: Iterable[str]) -> str:
-    """How an error about an unknown name ends: the closest known one, or all of them."""
-    known = list(known)
-    close = get_close_matches(name, known, n=1)
-    return f'; did you mean "{close[0]}"?' if close else f"; known: {', '.join(sorted(known))}"
-
-
-class Schema(BaseModel):
-    """No conversions between types, no unknown keys."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
 class PipelineParams(Schema):
@@ -67,6 +48,7 @@ class PipelineParams(Schema):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
     exact: bool = False  # the same bits for each token whatever it is batched with; slower
     compile: bool = False  # compile the model: minutes once, seconds afterwards
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)  # such as {"enable_thinking": false}
 
     @model_validator(mode="after")
     def _is_exact_or_compiled(self) -> Self:
@@ -93,14 +75,6 @@ class FafoParams(PipelineParams):
     planner: PlannerName = "fixed"  # the paper's; "auto" runs what pays on this machine
     pool_from_prompt: bool = True
     pool_from_output: bool = True
-
-
-class EvalParams(Schema):
-    """`eval_params`: which prompts are run."""
-
-    dataset: Annotated[str, AfterValidator(_check_dataset)]
-    dataset_path: Annotated[str, Field(min_length=1)] | None = None  # None: the rows that a package ships
-    max_prompts: Annotated[int, Field(ge=1)] | None = None  # None: all
 
 
 SubName = Annotated[str, AfterValidator(_check_sub_name)]
@@ -131,5 +105,5 @@ class Management(Schema):
 class EvalFile(Schema):
     """The whole eval config."""
 
-    eval_params: EvalParams
+    eval_params: SerializeAsAny[EvalParams]  # of the dataset that it names
     management: Management = Management()

@@ -19,6 +19,7 @@ from pipeline.fafo.ranked import RankedPool
 from pipeline.fafo.selectors import LayerView
 from pipeline.fafo.selectors.base import KeyValues
 from pipeline.fafo.settings import DecodeSettings, Generation, StopReason
+from pipeline.fafo.sources import MODEL, TEXT, WINDOW, common_prefix, tell_apart
 from pipeline.fafo.support import check_model, check_prompt, context_limit
 from pipeline.fafo.verify import accept
 from pipeline.fafo.window import JacobiWindow
@@ -53,8 +54,15 @@ class Decoding:
         settings: DecodeSettings,
         choose: TokenChoice | None = None,
         should_stop: StopRule | None = None,
+        earlier: "Decoding | None" = None,
     ) -> None:
-        """Prepare; arguments and errors are those of `generate`. `should_stop` is asked after each new token."""
+        """Prepare; arguments and errors are those of `generate`.
+
+        Args:
+            should_stop: asked after each new token.
+            earlier: a finished decoding with the same model, such as that of the turn before: what both texts begin
+                with is taken over from its cache.
+        """
         check_model(model.config)
         check_prompt(prompt_ids, model.config)
         self.model = model
@@ -62,7 +70,9 @@ class Decoding:
         self.forward = Forward(model, settings.exact, settings.compile)
         self.choose = choose
         self.should_stop = should_stop
+        self.earlier = earlier
         self.n_prompt = len(prompt_ids)
+        self.n_reused = 0
         self.text = list(prompt_ids)
         self.limit, self.limit_reason = _length_limit(model, len(prompt_ids), settings.n_new_tokens)
         self.cache = FullCache.for_model(model, capacity=self.limit + _max_rows(settings))
@@ -71,6 +81,7 @@ class Decoding:
         self.planner = _planner(self.forward, settings)
         self.window = JacobiWindow(settings.level, settings.window, prompt_ids, settings.seed)
         self.accepted_lengths: list[int] = []
+        self.marks: list[str] = []  # where each new token came from, as far as the steps know; see `sources.py`
         self.stop_reason: StopReason | None = None
         self.cache_tokens = 0  # sums over the steps, as are the next
         self.n_window_steps = 0
@@ -101,6 +112,8 @@ class Decoding:
             n_window_steps=n_window_steps,
             cache_tokens_beside_window=self.cache_tokens_beside_window / n_window_steps if n_window_steps else None,
             window_cache_tokens=self.window_cache_tokens / n_window_steps if n_window_steps else None,
+            n_reused_tokens=self.n_reused,
+            token_sources=tell_apart(self.text, self.n_prompt, self.marks, self._known_text()),
         )
 
     def continue_from(self, layers: Iterable[KeyValues]) -> None:
@@ -113,6 +126,10 @@ class Decoding:
 
     def prefill(self) -> None:
         """Fill the cache with all of the prompt but its last token, the first root."""
+        if self.earlier is not None:
+            self._continue_after(self.earlier)
+            self.earlier = None  # frees its cache
+        self.n_reused = self.cache.length
         if self.settings.pool_from_prompt:
             self.pool.add_text(self.text)
         rest = self.text[self.cache.length : -1]
@@ -138,7 +155,9 @@ class Decoding:
         logits = self.forward.step(layout, self.cache, self.views)
         predicted = greedy_tokens(logits)
         self._count_cache(layout)
-        self.cache.commit(accept(tree, lambda row: self._take(predicted[row], logits[row])))
+        rows = accept(tree, lambda row: self._take(predicted[row], logits[row]))
+        self.cache.commit(rows)
+        self.marks += [WINDOW if tree.window_shares[row] > 0.5 else TEXT for row in rows[1:]] + [MODEL]
         new_tokens = self.text[n_before:]
         self.accepted_lengths.append(len(new_tokens))
         self.planner.observe(proposal, plan, new_tokens, self.window.is_full)
@@ -165,6 +184,17 @@ class Decoding:
         elif self.should_stop is not None and self.should_stop(self.text):
             self.stop_reason = "criteria"
         return token if self.stop_reason is None else None
+
+    def _continue_after(self, earlier: "Decoding") -> None:
+        n = common_prefix(earlier.text[: earlier.cache.length], self.text)
+        if n:
+            layers = map(earlier.cache.entries, range(len(self.views)))
+            self.continue_from((keys[:, :, :n], values[:, :, :n]) for keys, values in layers)
+
+    def _known_text(self) -> range:
+        """Indices of the tokens that the pool was told of."""
+        start = 0 if self.settings.pool_from_prompt else self.n_prompt
+        return range(start, len(self.text) if self.settings.pool_from_output else self.n_prompt)
 
     def _count_cache(self, layout: Layout) -> None:
         self.cache_tokens += self.cache.length

@@ -71,6 +71,8 @@ class Generation:
     cache_tokens: committed entries, as a mean over the steps.
     n_window_steps: steps with window rows. cache_tokens_beside_window, window_cache_tokens: committed entries, and how
         many of them the window rows saw, both as means over these steps; None if there are none.
+    n_reused_tokens: of the prompt, those whose cache entries were there already.
+    token_sources: a letter per new token: where it came from; see `sources.py`.
     """
 
     token_ids: list[int]
@@ -83,3 +85,5 @@ class Generation:
     n_window_steps: int
     cache_tokens_beside_window: float | None
     window_cache_tokens: float | None
+    n_reused_tokens: int
+    token_sources: str
