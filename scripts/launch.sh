@@ -21,7 +21,7 @@ case $gpu_id in
     *) device=(--set pipeline_params.device=cuda) ;; # an error where there is none, rather than a run on the CPU
 esac
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(CDPATH="" cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 python=python
 if [ -z "${VIRTUAL_ENV:-}" ] && [ -x "$root/.venv/bin/python" ]; then
     python=$root/.venv/bin/python # what scripts/quickstart.sh makes

@@ -1,0 +1,235 @@
+"""All runs from one command: which they are, that failures are named and stop nothing, and that no run outlives it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import UserError
+from scripts import make_configs
+from scripts.speedup import run_speedup
+from scripts.speedup.run_speedup import REPORTS, Setting, main, plan, read_request, read_setting
+from tests.runs import ROOT
+
+MODEL = "SmolLM2-135M-Instruct"
+DATASETS = sorted(make_configs.DATASETS)
+
+
+def commands(*arguments: str, root: Path = ROOT) -> list[list[str]]:
+    """What would be run, without the reports, paths from the root."""
+    steps = plan(read_request(arguments), root)
+    assert [step.name for step in steps[-len(REPORTS) :]] == list(REPORTS)
+    return [[word.replace(f"{root}/", "") for word in step.command] for step in steps[: -len(REPORTS)]]
+
+
+def test_all_datasets() -> None:
+    runs = commands("0", "my out", MODEL, "stream-llm,quest,streamllm")
+    assert len(runs) == 3 * len(DATASETS)
+    for dataset, *of_dataset in zip(DATASETS, runs[::3], runs[1::3], runs[2::3], strict=True):
+        audited = ["--baseline_dir", f"my out/{dataset}/baseline/{MODEL}"]
+        assert of_dataset == [
+            ["bash", f"scripts/{dataset}/baseline/{MODEL}.sh", "0", "my out"],
+            ["bash", f"scripts/{dataset}/fafo/{MODEL}_streamllm.sh", "0", "my out", *audited],
+            ["bash", f"scripts/{dataset}/fafo/{MODEL}_quest.sh", "0", "my out", *audited],
+        ]
+
+
+def test_paired() -> None:
+    runs = commands("", "out", MODEL, "streamllm,quest", "--datasets", "mtbench", "--paired")
+    configs = f"config/pipeline_config/fafo/mtbench/{MODEL}"
+    interleaved = [
+        f"{configs}/stream-llm/default.json=out/mtbench/fafo-streamllm/{MODEL}",
+        f"{configs}/quest/default.json=out/mtbench/fafo-quest/{MODEL}",
+    ]
+    assert runs[0] == [
+        *("bash", f"scripts/mtbench/baseline/{MODEL}.sh", "", "out"),
+        *("--interleave", interleaved[0], "--interleave", interleaved[1]),
+    ]
+    assert runs[1:] == commands("", "out", MODEL, "streamllm,quest", "--datasets", "mtbench")[1:]
+
+
+def test_settings() -> None:
+    settings = ["passkey:eval_params.max_prompts=null", "pipeline_params.window=7", "pipeline_params.dtype=float32"]
+    options = [word for setting in settings for word in ("--set", setting)]
+    runs = commands("cpu", "out", MODEL, "quest", *options, "--limit", "3", "--datasets", "passkey,gsm8k")
+    values = [[word for flag, word in pairwise(run) if flag == "--set"] for run in runs]
+    first, window, last = "eval_params.max_prompts=3", "pipeline_params.window=7", "pipeline_params.dtype=float32"
+    assert values == [
+        [first, "eval_params.max_prompts=null", last],
+        [first, "eval_params.max_prompts=null", window, last],
+        [first, last],
+        [first, window, last],
+    ]
+
+
+def test_a_value_may_have_colons() -> None:
+    assert read_setting("eval_params.dataset_path=a:b=c") == Setting("eval_params.dataset_path=a:b=c")
+    assert read_setting("gsm8k:pipeline_params.kv_method=a:b") == Setting(
+        "pipeline_params.kv_method=a:b", "gsm8k", False
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["gpu0", "out", MODEL, "quest"], "gpu_id: found 'gpu0'"),
+        (["cpu", "", MODEL, "quest"], "output_dir: found nothing"),
+        (["cpu", "out", "Llama", "quest"], f"model: found 'Llama'; known: Llama-3.1-8B-Instruct, .*{MODEL}"),
+        (["cpu", "out", MODEL, "kwest"], f"kv_method: found 'kwest'; {MODEL} on gsm8k has quest, streamllm"),
+        (["cpu", "out", MODEL, "quest,"], "kv_method: found ''"),
+        (["cpu", "out", MODEL, "quest", "--datasets", "gsm"], "--datasets: found 'gsm'; .* for gsm8k, humaneval"),
+        (["cpu", "out", MODEL, "quest", "--set", "gsm:eval_params.a=1"], "--set: found 'gsm'"),
+        (["cpu", "out", MODEL, "quest", "--set", "window=7"], "--set window=7: should look like"),
+        (
+            ["cpu", "out", MODEL, "quest", "--paired", "--set", "pipeline_params.window=7"],
+            "--set pipeline_params.window=7: not with --paired",
+        ),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match=said):
+        plan(read_request(arguments), ROOT)
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+Repository = Callable[..., Path]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    """A root folder with launchers of one model that do as they are told, and reports that only say so."""
+
+    def make(**scripts: str) -> Path:
+        """Args: what the launchers do, in bash, by name: `gsm8k_baseline` and the like."""
+        for dataset in ("gsm8k", "mtbench"):
+            config = tmp_path / "config" / "pipeline_config" / "fafo" / dataset / "Tiny" / "quest" / "default.json"
+            for path in (
+                config,
+                tmp_path / "scripts" / dataset / "baseline" / "Tiny.sh",
+                tmp_path / "scripts" / dataset / "fafo" / "Tiny_quest.sh",
+            ):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(scripts.get(f"{dataset}_{path.parent.name}", "") + f"\necho {dataset} $2 >> $2/log")
+        for report in REPORTS:
+            path = tmp_path / report
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"import sys; open(sys.argv[1] + '/log', 'a').write('{path.stem}\\n')")
+        return tmp_path
+
+    return make
+
+
+def test_a_failure_does_not_stop_the_others(
+    repository: Repository, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = repository(gsm8k_fafo="exit 3", mtbench_baseline="kill -KILL $$")
+    handlers = [signal.getsignal(number) for number in run_speedup.STOP_SIGNALS]
+    assert main(["cpu", str(tmp_path), "Tiny", "quest"], root) == 1
+    assert [signal.getsignal(number) for number in run_speedup.STOP_SIGNALS] == handlers
+    ran = [line.split()[0] for line in (tmp_path / "log").read_text().splitlines()]
+    assert ran == ["gsm8k", "mtbench", "compute_speedup", "make_figures", "report"]
+    said = capsys.readouterr().err.splitlines()
+    assert said[:2] == ["[1/7] gsm8k, baseline/Tiny", "[2/7] gsm8k, fafo/Tiny_quest"]
+    command, audited = f"bash {tmp_path}/scripts", f"--baseline_dir {tmp_path}/gsm8k/baseline/Tiny"
+    assert said[7:] == [
+        "failed: gsm8k, fafo/Tiny_quest (exit code 3); "
+        f"on its own: {command}/gsm8k/fafo/Tiny_quest.sh cpu {tmp_path} {audited}",
+        "failed: mtbench, baseline/Tiny (killed by signal 9); "
+        f"on its own: {command}/mtbench/baseline/Tiny.sh cpu {tmp_path}",
+        "2 of 7 failed: run the same command again to resume them",
+    ]
+    assert main(["cpu", str(tmp_path), "Tiny", "quest"], repository()) == 0
+
+
+def test_a_report_that_fails_is_named(
+    repository: Repository, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = repository()
+    (root / REPORTS[1]).unlink()
+    assert main(["cpu", str(tmp_path), "Tiny", "quest", "--datasets", "gsm8k"], root) == 1
+    assert f"failed: {REPORTS[1]} (exit code 2)" in capsys.readouterr().err
+    assert (tmp_path / "log").read_text().splitlines()[-1] == "report"
+
+
+# A launcher like ours, which ends as `exec python`, with a process of its own besides.
+BUSY = 'sleep 100 & echo $! >> "$2/pids"; echo $$ >> "$2/pids"; {} exec sleep 100'
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    """Zombies are not: where nobody collects orphans, they stay."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def start(root: Path, output_dir: Path, grace_seconds: int = 10) -> tuple[subprocess.Popen[str], list[int]]:
+    """A whole call in a process of its own, and the processes of its first run."""
+    code = (
+        "import sys; from pathlib import Path; from scripts.speedup import run_speedup\n"
+        f"run_speedup.GRACE_SECONDS = {grace_seconds}\n"
+        "sys.exit(run_speedup.main(sys.argv[2:], Path(sys.argv[1])))"
+    )
+    command = [sys.executable, "-c", code, str(root), "cpu", str(output_dir), "Tiny", "quest"]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    pids = output_dir / "pids"
+    wait_for(lambda: pids.exists() and pids.read_text().count("\n") == 2)
+    return process, [int(pid) for pid in pids.read_text().split()]
+
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+
+@linux_only
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=str)
+def test_a_signal_stops_everything(repository: Repository, tmp_path: Path, number: int) -> None:
+    process, pids = start(repository(gsm8k_baseline=BUSY.format("")), tmp_path)
+    process.send_signal(number)
+    assert process.communicate(timeout=30)[1].splitlines() == [
+        "[1/7] gsm8k, baseline/Tiny",
+        "interrupted: run the same command again to resume",
+    ]
+    assert process.returncode == 130
+    assert not any(map(is_running, pids))
+    assert not (tmp_path / "log").exists()
+
+
+@linux_only
+def test_a_run_that_does_not_listen_is_killed(repository: Repository, tmp_path: Path) -> None:
+    process, pids = start(repository(gsm8k_baseline=BUSY.format("trap '' TERM;")), tmp_path, grace_seconds=1)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 130
+    assert not any(map(is_running, pids))
+
+
+@linux_only
+def test_a_run_does_not_outlive_a_kill(repository: Repository, tmp_path: Path) -> None:
+    process, (helper, run) = start(repository(gsm8k_baseline=BUSY.format("")), tmp_path)
+    process.kill()
+    process.wait()
+    wait_for(lambda: not is_running(run))
+    os.kill(helper, signal.SIGKILL)
+
+
+def test_the_wrapper(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/usr/bin/env bash\nprintf '%s\\n' \"$@\"\n")
+    python.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "VIRTUAL_ENV": "a venv"}
+    command = ["bash", str(ROOT / "scripts/speedup/run_speedup.sh"), "", "my out", "--set", "a=b c"]
+    words = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
+    assert words.splitlines() == [f"{ROOT}/scripts/speedup/run_speedup.py", "", "my out", "--set", "a=b c"]
