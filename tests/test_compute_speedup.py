@@ -125,3 +125,36 @@ def test_a_table_for_each_length(runs: Path, capsys: pytest.CaptureFixture[str])
     assert "n_new_tokens 9" in out
     assert "n_new_tokens 12" in out
     assert "threads" not in out
+
+
+def test_the_tables_are_written_too(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(runs)]) == 0
+    assert str(runs) in capsys.readouterr().out
+    content = json.loads((runs / "speedup.json").read_text())
+    assert [(c["run"]["folder"], c["n_identical"]) for c in content["comparisons"]] == [("baseline", 3), ("fafo", 3)]
+    for suffix in ("md", "csv", "tex"):
+        assert "fafo-stream-llm" in (runs / f"speedup.{suffix}").read_text()
+
+
+def test_what_is_refused_is_written_too(runs: Path) -> None:
+    for name in ("baseline", "fafo"):
+        change(runs / name, lambda record: record.update(eval_results=None))
+    assert main([str(runs)]) == 2
+    refused = json.loads((runs / "speedup.json").read_text())["refused"]
+    assert [(r["folder"], "not finished" in r["reason"]) for r in refused] == [("baseline", True), ("fafo", True)]
+    assert "| fafo " in (runs / "speedup.md").read_text()
+
+
+def test_a_method_without_overall_numbers_is_named(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change(copy(runs / "baseline", "other"), lambda record: record["eval_params"].update(dataset="gsm8k"))
+    assert main([str(runs), "--require-identical"]) == 0
+    captured = capsys.readouterr()
+    assert "no overall of fafo-stream-llm" in captured.err
+    assert "nothing comparable of gsm8k" in captured.err
+    assert max(map(len, captured.out.replace(str(runs), "").splitlines())) <= 120
+
+
+def test_a_folder_that_cannot_be_written(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (runs / "speedup.json.tmp").mkdir()
+    assert main([str(runs)]) == 2
+    assert capsys.readouterr().err == f"error: {runs / 'speedup.json.tmp'} can't be written (Is a directory)\n"

@@ -1,0 +1,169 @@
+"""speedup.json, .csv, .md and .tex: the same bytes for the same runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pandas import DataFrame
+
+from pipeline.common.results import write_whole
+from pipeline.comparison.comparison import Comparison
+from pipeline.comparison.overview import Overview
+from pipeline.comparison.runs import Run
+from pipeline.comparison.speedups import CONFIDENCE, N_RESAMPLES, SEED
+from pipeline.comparison.tables import Table, tables
+
+NAME = "speedup"
+_HOW_TO_READ = """\
+Speedup is new tokens per second of the whole generation, prefill included, by the baseline's, with its 95% bootstrap
+interval over prompts. "median" is that of the single prompts' ratios; "paired": one process decoded each prompt with
+one method after the other. "decode only" leaves prefill out. tau is new tokens per decoding step. "identical" counts
+outputs that are the baseline's, token for token, and "other length" those that are not even as long.
+"""
+_LATEX = str.maketrans({character: f"\\{character}" for character in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+})  # fmt: skip
+
+
+def write_files(overview: Overview) -> None:
+    """Write the four files to the overview's folder.
+
+    Raises:
+        OSError: the folder can't be written to.
+    """
+    shown = tables(overview)
+    contents = {
+        "json": as_json(overview),
+        "csv": as_csv(overview),
+        "md": as_markdown(overview, shown),
+        "tex": as_latex(shown),
+    }
+    for suffix, content in contents.items():
+        write_whole(overview.folder / f"{NAME}.{suffix}", content.encode())
+
+
+def as_json(overview: Overview) -> str:
+    """Everything, for other programs."""
+    folder = overview.folder
+    content = {
+        "bootstrap": {
+            "method": "percentile", "over": "prompts within each dataset", "confidence": CONFIDENCE,
+            "n_resamples": N_RESAMPLES, "seed": SEED,
+        },
+        "comparisons": [_numbers(c) | _details(c, folder) for c in overview.comparisons],
+        "overall": [_numbers(c) | {"datasets": c.datasets} | _histogram(c) for c in overview.overalls],
+        "refused": [{"folder": _inside(r.what, folder), "reason": _inside(r.reason, folder)} for r in overview.refused],
+        "overall_refused": [{"what": r.what, "reason": _inside(r.reason, folder)} for r in overview.overall_refused],
+    }  # fmt: skip
+    return json.dumps(content, indent=2) + "\n"
+
+
+def as_csv(overview: Overview) -> str:
+    """A row for each comparison, unrounded, with units in the columns' names."""
+    comparisons = [*overview.comparisons, *overview.overalls]
+    histograms = [comparison.summary.accepted_length_histogram for comparison in comparisons]
+    lengths = sorted({int(length) for histogram in histograms for length in histogram})
+    rows = [
+        _numbers(comparison)
+        | {f"n_steps_accepting_{length}_tokens": histogram.get(str(length), 0) for length in lengths}
+        for comparison, histogram in zip(comparisons, histograms, strict=True)
+    ]
+    return str(DataFrame(rows).to_csv(index=False, lineterminator="\n"))
+
+
+def as_markdown(overview: Overview, shown: list[Table]) -> str:
+    """The tables, what they are, and what is not in them."""
+    blocks = ["# Speedup", _HOW_TO_READ.strip()]
+    for table in shown:
+        blocks += [f"## {table.title}", *table.conditions, _markdown(table.frame), *table.notes]
+    refused = [*overview.refused, *overview.overall_refused]
+    if refused:
+        rows = [{"what": _inside(r.what, overview.folder), "why": _inside(r.reason, overview.folder)} for r in refused]
+        blocks += ["## Not compared", _markdown(DataFrame(rows))]
+    return "\n\n".join(blocks) + "\n"
+
+
+def as_latex(shown: list[Table]) -> str:
+    """The tables, for a document that uses booktabs."""
+    blocks = [r"% Needs \usepackage{booktabs}."]
+    for table in shown:
+        text = table.frame.to_latex(index=False, escape=True, column_format="l" + "r" * (table.frame.shape[1] - 1))
+        caption = ". ".join([table.title, *table.conditions]).translate(_LATEX)
+        notes = "".join(f"\\par {note.translate(_LATEX)}\n" for note in table.notes)
+        blocks.append(
+            "\\begin{table}[tbp]\n\\centering\\footnotesize\\setlength{\\tabcolsep}{3pt}\n"
+            f"\\caption{{{caption}.}}\n{text}{notes}\\end{{table}}"
+        )
+    return "\n\n".join(blocks) + "\n"
+
+
+def _markdown(frame: DataFrame) -> str:
+    escaped = frame.map(lambda cell: cell.replace("|", "\\|"))
+    return str(escaped.to_markdown(index=False, disable_numparse=True))
+
+
+def _numbers(comparison: Comparison) -> dict[str, Any]:
+    """What is one number or name each."""
+    summary, baseline = comparison.summary, comparison.baseline
+    low, high = comparison.interval or (None, None)
+    return {
+        "dataset": comparison.dataset,
+        "model": comparison.run.model_name,
+        "method": comparison.method,
+        "throughput_tokens_per_second": summary.throughput,
+        "baseline_throughput_tokens_per_second": baseline.throughput,
+        "speedup": comparison.speedup,
+        "speedup_low": low,
+        "speedup_high": high,
+        "mean_of_dataset_speedups": comparison.mean_of_datasets if comparison.is_overall else None,
+        "median_of_prompt_speedups": comparison.median_ratio,
+        "paired": comparison.paired,
+        "decode_throughput_tokens_per_second": summary.decode_throughput,
+        "baseline_decode_throughput_tokens_per_second": baseline.decode_throughput,
+        "decode_speedup": comparison.decode_speedup,
+        "tau_tokens_per_step": summary.tau,
+        "window_cache_share": summary.window_cache_share,
+        "n_prompts": comparison.n_prompts,
+        "n_identical": comparison.n_identical,
+        "n_other_length": len(comparison.other_length_ids),
+        "identical_share": comparison.n_identical / comparison.n_prompts,
+        "metric": summary.metric,
+        "score": summary.score,
+        "baseline_score": baseline.score,
+    }
+
+
+def _details(comparison: Comparison, folder: Path) -> dict[str, Any]:
+    """The rest about a comparison on one dataset."""
+    (pair,) = comparison.pairs
+    return _histogram(comparison) | {
+        "differing_ids": comparison.differing_ids,
+        "other_length_ids": comparison.other_length_ids,
+        "group_scores": pair.run.summary.group_scores,
+        "baseline_group_scores": pair.baseline.summary.group_scores,
+        "conditions": pair.run.conditions,
+        "run": _origin(pair.run, folder),
+        "baseline": _origin(pair.baseline, folder),
+    }
+
+
+def _histogram(comparison: Comparison) -> dict[str, Any]:
+    return {"accepted_length_histogram": comparison.summary.accepted_length_histogram}
+
+
+def _origin(run: Run, folder: Path) -> dict[str, Any]:
+    session = run.record.management.sessions[-1]
+    return {
+        "folder": run.folder.relative_to(folder).as_posix(),
+        "method": run.method,
+        "settings": run.settings,
+        "versions": session.versions,
+        "git_commit": session.git_commit,
+    }
+
+
+def _inside(text: str, folder: Path) -> str:
+    """A text about runs, with their folders as seen from the one that the files go to."""
+    if text == str(folder):
+        return "."
+    return text if folder == Path() else text.replace(f"{folder}/", "")
