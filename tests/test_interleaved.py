@@ -91,6 +91,18 @@ def test_other_conditions_are_refused(
     assert not case.output.exists()
 
 
+def test_settings_go_where_they_are_known(case: Case, baseline: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = [w for key in ("window=2", "num_local=9", "n_new_tokens=11") for w in ("--set", f"pipeline_params.{key}")]
+    assert main("fafo", argv(case, baseline, *more)) == 0
+    fafo = case.record()["pipeline_params"]
+    assert (fafo["window"], fafo["num_local"], fafo["n_new_tokens"]) == (2, 9, 11)
+    other = json.loads((case.output.with_name("baseline") / "output_config.json").read_text())["pipeline_params"]
+    assert other["n_new_tokens"] == 11
+    assert "window" not in other
+    assert main("fafo", argv(case, baseline, "--set", "pipeline_params.windou=2")) == 2
+    assert "--set pipeline_params.windou=2: pipeline_params.windou: unknown key" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["no-equals", "=folder", "file="])
 def test_malformed_arguments_are_refused(case: Case, capsys: pytest.CaptureFixture[str], text: str) -> None:
     assert main("fafo", case.argv("--interleave", text)) == 2

@@ -1,5 +1,6 @@
 """All runs from one command: which they are, that failures are named and stop nothing, and that no run outlives it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from pipeline.errors import UserError
 from scripts import make_configs
 from scripts.speedup import run_speedup
-from scripts.speedup.run_speedup import REPORTS, Setting, main, plan, read_request, read_setting
+from scripts.speedup.run_speedup import REPORTS, main, plan, read_request, read_setting
 from tests.runs import ROOT
 
 MODEL = "SmolLM2-135M-Instruct"
@@ -52,6 +53,18 @@ def test_paired() -> None:
         *("--interleave", interleaved[0], "--interleave", interleaved[1]),
     ]
     assert runs[1:] == commands("", "out", MODEL, "streamllm,quest", "--datasets", "mtbench")[1:]
+    window = ("--set", "pipeline_params.window=7")
+    paired = commands("", "out", MODEL, "quest", "--datasets", "mtbench", "--paired", *window)
+    assert [window[1] in run for run in paired] == [True, True]  # main.py knows whose key that is
+
+
+def test_a_key_of_one_method() -> None:
+    top_k = ("--set", "pipeline_params.top_k=7")
+    runs = commands("", "out", MODEL, "streamllm,quest", "--datasets", "gsm8k", *top_k)
+    assert [top_k[1] in run for run in runs] == [False, False, True]
+    typo = ("--set", "pipeline_params.windou=7")
+    runs = commands("", "out", MODEL, "streamllm,quest", "--datasets", "gsm8k", *typo)
+    assert [typo[1] in run for run in runs] == [True, True, True]  # who all refuse it
 
 
 def test_settings() -> None:
@@ -69,10 +82,10 @@ def test_settings() -> None:
 
 
 def test_a_value_may_have_colons() -> None:
-    assert read_setting("eval_params.dataset_path=a:b=c") == Setting("eval_params.dataset_path=a:b=c")
-    assert read_setting("gsm8k:pipeline_params.kv_method=a:b") == Setting(
-        "pipeline_params.kv_method=a:b", "gsm8k", False
-    )
+    setting = read_setting("eval_params.dataset_path=a:b=c")
+    assert (setting.dataset, setting.override.value) == (None, "a:b=c")
+    setting = read_setting("gsm8k:pipeline_params.kv_method=a:b")
+    assert (setting.dataset, setting.override.value) == ("gsm8k", "a:b")
 
 
 @pytest.mark.parametrize(
@@ -86,10 +99,6 @@ def test_a_value_may_have_colons() -> None:
         (["cpu", "out", MODEL, "quest", "--datasets", "gsm"], "--datasets: found 'gsm'; .* for gsm8k, humaneval"),
         (["cpu", "out", MODEL, "quest", "--set", "gsm:eval_params.a=1"], "--set: found 'gsm'"),
         (["cpu", "out", MODEL, "quest", "--set", "window=7"], "--set window=7: should look like"),
-        (
-            ["cpu", "out", MODEL, "quest", "--paired", "--set", "pipeline_params.window=7"],
-            "--set pipeline_params.window=7: not with --paired",
-        ),
     ],
 )
 def test_wrong_arguments(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,9 +118,11 @@ def repository(tmp_path: Path) -> Repository:
     def make(**scripts: str) -> Path:
         """Args: what the launchers do, in bash, by name: `gsm8k_baseline` and the like."""
         for dataset in ("gsm8k", "mtbench"):
-            config = tmp_path / "config" / "pipeline_config" / "fafo" / dataset / "Tiny" / "quest" / "default.json"
+            for folder, method in ((f"baseline/{dataset}/Tiny", "baseline"), (f"fafo/{dataset}/Tiny/quest", "fafo")):
+                config = tmp_path / "config" / "pipeline_config" / folder / "default.json"
+                config.parent.mkdir(parents=True, exist_ok=True)
+                config.write_text(json.dumps({"pipeline_params": {"method": method, "kv_method": "quest"}}))
             for path in (
-                config,
                 tmp_path / "scripts" / dataset / "baseline" / "Tiny.sh",
                 tmp_path / "scripts" / dataset / "fafo" / "Tiny_quest.sh",
             ):

@@ -60,7 +60,8 @@ def _parser(method: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--interleave", action="append", default=[], metavar="FILE=FOLDER",
         help="also run this pipeline config, of any method, on each prompt in turn within this process, with results "
-        "in FOLDER; a comparison of such runs is robust on a busy machine (repeatable)",
+        "in FOLDER; a comparison of such runs is robust on a busy machine. --set goes to the configs that have such a "
+        "key (repeatable)",
     )  # fmt: skip
     parser.add_argument("--limit", metavar="N", help="run the first N prompts only (eval_params.max_prompts)")
     return parser
@@ -88,7 +89,7 @@ def _run(method: str, args: argparse.Namespace) -> int:
 
 
 def _run_experiment(method: str, args: argparse.Namespace) -> int:
-    from pipeline.common.config import Override, load_experiment, parse_override
+    from pipeline.common.config import Override, distribute, load_experiment, parse_override
     from pipeline.common.json_file import parse_value
 
     overrides = [parse_override(text) for text in args.overrides]
@@ -98,7 +99,14 @@ def _run_experiment(method: str, args: argparse.Namespace) -> int:
     pipeline_file, eval_file, output_folder = (
         _path(args, option) for option in ("pipeline_config_dir", "eval_config_dir", "output_folder_dir")
     )
-    experiment = load_experiment(pipeline_file, eval_file, overrides)
+    runs = [(pipeline_file, output_folder), *map(_interleaved, args.interleave)]
+    experiments = [
+        (load_experiment(file, eval_file, own), folder.absolute())
+        for own, (file, folder) in zip(distribute(overrides, [file for file, _ in runs]), runs, strict=True)
+    ]
+    if len({folder for _, folder in experiments}) < len(experiments):
+        raise UserError("--interleave: each run needs a folder of its own")
+    experiment, output_folder = experiments[0]
     if experiment.pipeline.method != method:
         other = experiment.pipeline.method
         raise UserError(
@@ -110,13 +118,6 @@ def _run_experiment(method: str, args: argparse.Namespace) -> int:
     from pipeline.common.experiment import run_experiments
     from pipeline.common.share import launched_share
 
-    output_folder = output_folder.absolute()
-    experiments = [(experiment, output_folder)]
-    for text in args.interleave:
-        file, folder = _interleaved(text)
-        experiments.append((load_experiment(file, eval_file, overrides), folder.absolute()))
-    if len({folder for _, folder in experiments}) < len(experiments):
-        raise UserError("--interleave: each run needs a folder of its own")
     baseline = None
     if args.baseline_dir is not None:
         baseline = read_baseline(_path(args, "baseline_dir").absolute(), experiment)

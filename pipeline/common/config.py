@@ -72,6 +72,29 @@ def parse_override(text: str) -> Override:
     return Override(f"--set {text}", path, parse_value(value.strip()))
 
 
+def distribute(overrides: Sequence[Override], pipeline_paths: Sequence[Path]) -> list[list[Override]]:
+    """The overrides that each of several pipeline configs has a use for.
+
+    A key of `pipeline_params` goes to the configs whose method or selector has it; if there are none, to all, which is
+    an error when they are loaded.
+
+    Raises:
+        UserError: a config can't be read, or its method or selector is unknown.
+    """
+    of_pipeline = [override for override in overrides if override.path[0] == "pipeline_params"]
+    known = [_Checker(read_json(path), of_pipeline).known_keys() for path in pipeline_paths]
+    return [
+        [
+            override
+            for override in overrides
+            if override not in of_pipeline
+            or override.path[1] in keys
+            or not any(override.path[1] in others for others in known)
+        ]
+        for keys in known
+    ]
+
+
 def load_experiment(pipeline_path: Path, eval_path: Path, overrides: Sequence[Override] = ()) -> Experiment:
     """Read and check both configs.
 
@@ -129,18 +152,29 @@ class _Checker:
         raise self._error(where, f"found {_show(name)}; unknown dataset{hint}")
 
     def pipeline(self) -> tuple[BaselineParams | FafoParams, Selector]:
+        params = self._params()
+        return self._fafo(params) if params["method"] == "fafo" else (self._baseline(params), Full())
+
+    def known_keys(self) -> list[str]:
+        """The keys that may stand in `pipeline_params`: those of the method, and with FAFO of the selector."""
+        params = self._params()
+        if params["method"] == "baseline":
+            return list(BaselineParams.model_fields)
+        selector_class = self._selector_class(params.get("kv_method"))
+        return [*FafoParams.model_fields, *signature(selector_class).parameters]
+
+    def _params(self) -> dict[str, Any]:
+        """`pipeline_params`, with a known method and otherwise unchecked."""
         for key in self.data.keys() - {"pipeline_params"}:
             raise self._error((key,), f"unknown key{suggest(key, ['pipeline_params'])}")
         params = self.data.get("pipeline_params")
         if not isinstance(params, dict):
             raise self._error(("pipeline_params",), f"found {_show(params)}; it should be an object")
         method = params.get("method")
-        if method == "fafo":
-            return self._fafo(params)
-        if method == "baseline":
-            return self._baseline(params), Full()
-        message = f'found {_show(method)}; it should be "fafo" or "baseline"'
-        raise self._error(("pipeline_params", "method"), message)
+        if method not in ("fafo", "baseline"):
+            message = f'found {_show(method)}; it should be "fafo" or "baseline"'
+            raise self._error(("pipeline_params", "method"), message)
+        return params
 
     def _baseline(self, params: dict[str, Any]) -> BaselineParams:
         try:
@@ -163,8 +197,7 @@ class _Checker:
         except ValidationError as error:
             errors.append(error)
         if errors:
-            known = [*FafoParams.model_fields, *signature(selector_class).parameters]
-            raise self._explain(errors, known, ("pipeline_params",))
+            raise self._explain(errors, self.known_keys(), ("pipeline_params",))
         return fafo, selector
 
     def _selector_class(self, name: Any) -> type[Selector]:

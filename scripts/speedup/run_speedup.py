@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from pipeline.common.cli import positive
+from pipeline.common.config import Override, distribute, parse_override
 from pipeline.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,11 +36,10 @@ LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 @dataclass(frozen=True)
 class Setting:
-    """One --set. dataset: the only one that it is for, if any. of_baseline: whether the baseline takes such a key."""
+    """One --set. dataset: the only one that it is for, if any."""
 
-    text: str
+    override: Override
     dataset: str | None = None
-    of_baseline: bool = True
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,7 @@ def read_request(argv: Sequence[str] | None) -> Request:
         raise UserError("output_dir: found nothing; name a folder, new or of earlier runs")
     settings = [read_setting(text) for text in args.settings]
     if args.limit is not None:
-        settings.insert(0, Setting(f"eval_params.max_prompts={args.limit}"))
-    if args.paired and (others := [setting.text for setting in settings if not setting.of_baseline]):
-        raise UserError(
-            f"--set {others[0]}: not with --paired, where all runs share their settings: put it in a config"
-        )
+        settings.insert(0, read_setting(f"eval_params.max_prompts={args.limit}"))
     kv_methods = _split(args.kv_method.replace("-", ""))
     datasets = None if args.datasets is None else _split(args.datasets)
     return Request(args.gpu_id, args.output_dir, args.model, kv_methods, datasets, settings, args.paired)
@@ -119,15 +115,8 @@ def read_setting(text: str) -> Setting:
     Raises:
         UserError: it is none.
     """
-    # Imported here because torch takes seconds, which --help need not wait for.
-    from pipeline.common.config import parse_override
-    from pipeline.common.schemas import BaselineParams
-
     dataset, colon, _ = text.partition("=")[0].rpartition(":")
-    text = text[len(dataset + colon) :]
-    section, key, *_ = parse_override(text).path
-    of_baseline = section != "pipeline_params" or key in BaselineParams.model_fields
-    return Setting(text, dataset if colon else None, of_baseline)
+    return Setting(parse_override(text[len(dataset + colon) :]), dataset if colon else None)
 
 
 def plan(request: Request, root: Path) -> list[Step]:
@@ -158,28 +147,30 @@ def steps_of(dataset: str, request: Request, root: Path) -> list[Step]:
         UserError: there is no launcher for a KV method.
     """
     model = request.model
-    settings = [setting for setting in request.settings if setting.dataset in (None, dataset)]
+    overrides = [setting.override for setting in request.settings if setting.dataset in (None, dataset)]
 
     def folder(name: str) -> str:  # as launch.sh has it
         return f"{request.output_dir}/{dataset}/{name}/{model}"
 
-    def step(launcher: str, settings: Sequence[Setting], *more: str) -> Step:
+    def step(launcher: str, overrides: Sequence[Override], *more: str) -> Step:
         path = str(root / "scripts" / dataset / f"{launcher}.sh")
-        words = [word for setting in settings for word in ("--set", setting.text)]
+        words = [word for override in overrides for word in override.option.split(" ", 1)]
         return Step(f"{dataset}, {launcher}", ("bash", path, request.gpu_id, request.output_dir, *words, *more))
 
     configs = _fafo_configs(root, dataset, model)
+    of_baseline = root / "config" / "pipeline_config" / "baseline" / dataset / model / "default.json"
     for kv_method in request.kv_methods:
         if kv_method not in configs:
             raise UserError(f"kv_method: found {kv_method!r}; {model} on {dataset} has {', '.join(sorted(configs))}")
     pairs = [f"{configs[kv_method]}={folder(f'fafo-{kv_method}')}" for kv_method in request.kv_methods]
     interleave = [word for pair in pairs for word in ("--interleave", pair)] if request.paired else []
+    own, *others = distribute(overrides, [of_baseline, *(configs[kv_method] for kv_method in request.kv_methods)])
     return [
-        step(f"baseline/{model}", [setting for setting in settings if setting.of_baseline], *interleave),
+        step(f"baseline/{model}", overrides if request.paired else own, *interleave),
         # Paired, these runs are complete by now, and it is only the audit that is left.
         *(
-            step(f"fafo/{model}_{kv_method}", settings, "--baseline_dir", folder("baseline"))
-            for kv_method in request.kv_methods
+            step(f"fafo/{model}_{kv_method}", fitting, "--baseline_dir", folder("baseline"))
+            for kv_method, fitting in zip(request.kv_methods, others, strict=True)
         ),
     ]
 
