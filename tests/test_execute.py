@@ -14,6 +14,7 @@ import pytest
 
 from eval.humaneval.execute import passes, require_sandbox
 from pipeline.errors import UserError
+from tests.tools import tool
 
 # In a process whose command line can be found from outside.
 ENDLESS = """
@@ -42,6 +43,11 @@ def assert_gone(token: str) -> None:
     while processes_with(token) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not processes_with(token)
+
+
+@pytest.fixture(autouse=True)
+def bubblewrap() -> None:
+    tool("bwrap")
 
 
 @pytest.fixture

