@@ -1,0 +1,156 @@
+"""What all figures have in common: fonts, sizes, one look for each method, and how they are saved."""
+
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+import matplotlib.style
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+COLUMN, PAGE = 3.4, 7.0  # inches: widths of one column and of both
+SMALL = 7  # points: nothing is smaller
+LETTER, TITLE_LETTER = 0.055, 0.063  # inches: width of a letter of that size, and of a title's
+RC: dict[str, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so that figures are the same everywhere
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "legend.fontsize": SMALL,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.linewidth": 0.6,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "grid.linewidth": 0.4,
+    "grid.color": "#cccccc",
+    "hatch.linewidth": 0.5,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4,
+    "pdf.fonttype": 42,  # text stays text
+    "savefig.facecolor": "white",
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a series is drawn: hatch and marker tell methods apart where colours don't."""
+
+    colour: str
+    hatch: str
+    marker: str
+
+    def variant(self, number: int) -> "Look":
+        """The look of the method's variant of that number: lighter from one to the next."""
+        white = (0.0, 0.35, 0.6, 0.75)[min(number, 3)]
+        red, green, blue = (part + (1 - part) * white for part in to_rgb(self.colour))
+        return replace(self, colour=to_hex((red, green, blue)))
+
+
+# The colours are Okabe and Ito's, which people of all kinds of colour vision tell apart.
+KNOWN = {
+    "baseline": Look("#7f7f7f", "", "x"),
+    "fafo-full": Look("#009e73", "....", "^"),
+    "fafo-stream-llm": Look("#0072b2", "", "o"),
+    "fafo-quest": Look("#e69f00", "////", "s"),
+}
+OTHERS = (
+    Look("#cc79a7", "\\\\\\\\", "D"),
+    Look("#d55e00", "xxxx", "v"),
+    Look("#56b4e9", "----", "P"),
+    Look("#000000", "", "*"),
+    Look("#f0e442", "++++", "X"),
+)
+
+
+def looks(series: Iterable[tuple[str, str]]) -> dict[str, Look]:
+    """The look of each series, given as pairs of method and series.
+
+    A method has its own, or else the next free one in alphabetical order.
+    """
+    variants: dict[str, list[str]] = {}
+    for method, name in sorted(set(series)):
+        variants.setdefault(method, []).append(name)
+    unknown = [method for method in variants if method not in KNOWN]
+    return {
+        name: (KNOWN.get(method) or OTHERS[unknown.index(method) % len(OTHERS)]).variant(number)
+        for method, names in variants.items()
+        for number, name in enumerate(ordered(names))
+    }
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    """Names once each, numbers in them by size."""
+    return sorted(set(names), key=lambda name: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", name)])
+
+
+def house_style() -> AbstractContextManager[None]:
+    """Draw and save in here: our settings, whatever the user's matplotlib is set to."""
+    return matplotlib.style.context(RC, after_reset=True)
+
+
+def save(figure: Figure, folder: Path, name: str, dpi: int = 300) -> list[Path]:
+    """Write a figure as PNG and PDF; the same figure gives the same bytes. Return the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    png, pdf = folder / f"{name}.png", folder / f"{name}.pdf"
+    figure.savefig(png, dpi=dpi, metadata={"Software": None})
+    figure.savefig(pdf, metadata={"CreationDate": None})
+    return [png, pdf]
+
+
+def fit(title: str, width: float) -> str:
+    """A title, broken into lines of at most so many inches."""
+    return "\n".join(fill(line, max(10, int(width / TITLE_LETTER))) for line in title.split("\n"))
+
+
+def panels(titles: Sequence[str], height: float, y_label: str, width: float | None = None) -> tuple[Figure, list[Axes]]:
+    """A figure with a plot per title, all of one y axis, up to three to a line.
+
+    height, width: inches, of a line; a single plot takes one column of the page, several take both.
+    """
+    n = len(titles)
+    n_columns = min(n, 3)
+    n_lines = -(-n // n_columns)
+    width = width or (COLUMN if n == 1 else PAGE)
+    figure = Figure(figsize=(width, height * n_lines), layout="constrained")
+    grid = list(figure.subplots(n_lines, n_columns, squeeze=False, sharey=True).flat)
+    for surplus in grid[n:]:
+        figure.delaxes(surplus)
+    for axes, title in zip(grid, titles, strict=False):
+        axes.set_title(fit(title, width / n_columns - 0.1))
+        axes.grid(axis="y")
+    for axes in grid[:n:n_columns]:
+        axes.set_ylabel(y_label)
+    return figure, grid[:n]
+
+
+def legend_below(figure: Figure, handles: Sequence[Artist]) -> None:
+    """One legend for all plots, in as many columns as there is room for; the figure grows by it."""
+    widths = [LETTER * len(str(handle.get_label())) + 0.5 for handle in handles]
+    room = figure.get_figwidth()
+    n_columns = len(handles) if sum(widths) <= room else max(1, int(room / max(widths)))
+    n_lines = -(-len(handles) // n_columns)
+    figure.set_figheight(figure.get_figheight() + 0.16 * n_lines + 0.1)
+    figure.legend(handles=handles, loc="outside lower center", ncols=n_columns)
+
+
+def bar_handle(look: Look, name: str) -> Patch:
+    """What a legend shows of bars."""
+    return Patch(facecolor=look.colour, hatch=look.hatch, edgecolor="black", linewidth=0.5, label=name)
+
+
+def line_handle(look: Look, name: str) -> Line2D:
+    """What a legend shows of a line."""
+    return Line2D([], [], color=look.colour, marker=look.marker, label=name)
