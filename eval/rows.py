@@ -115,4 +115,6 @@ def _validated(row: type[R], values: bytes | dict[str, Any], where: str) -> R:
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in detail["loc"])
-        raise UserError(f"{where}: {field + ': ' if field else ''}{detail['msg'].removeprefix('Value error, ')}") from None
+        raise UserError(
+            f"{where}: {field + ': ' if field else ''}{detail['msg'].removeprefix('Value error, ')}"
+        ) from None

@@ -203,7 +203,9 @@ def test_entry_points(case: Case, tmp_path: Path, arguments: list[str]) -> None:
     assert len(case.lines()) == 3
 
 
-@pytest.mark.parametrize("launcher", sorted((ROOT / "scripts" / "humaneval").rglob("SmolLM2*.sh")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "launcher", sorted((ROOT / "scripts" / "humaneval").rglob("SmolLM2*.sh")), ids=lambda p: p.stem
+)
 def test_launchers(launcher: Path, model: Path, tmp_path: Path) -> None:
     usage = run_command(["bash", str(launcher), "cpu"], tmp_path)
     assert usage.returncode == 2

@@ -1,5 +1,7 @@
 """Where accepted tokens came from."""
 
+from typing import Any
+
 import pytest
 
 from pipeline.fafo.decode import generate
@@ -41,7 +43,7 @@ def test_only_what_the_pool_knew_counts() -> None:
         ({"level": 4, "num_guesses": 4, "window": 6, "pool": "ranked"}, "mpows"),
     ],
 )
-def test_every_token_has_a_source(settings: dict[str, object], allowed: str) -> None:
+def test_every_token_has_a_source(settings: dict[str, Any], allowed: str) -> None:
     model, prompt = tiny_model("llama-mha"), [3, 4, 5, 6, 3, 4, 5]
     generation = generate(model, prompt, DecodeSettings(n_new_tokens=60, **settings))
     sources = generation.token_sources
