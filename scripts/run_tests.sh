@@ -5,4 +5,4 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 make_environment .venv -r requirements.txt -r requirements-dev.txt
 say "Tests"
-exec .venv/bin/python -m pytest -q "$@"
+OMP_NUM_THREADS=1 exec .venv/bin/python -m pytest -q -n auto "$@"

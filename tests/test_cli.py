@@ -203,9 +203,10 @@ def test_entry_points(case: Case, tmp_path: Path, arguments: list[str]) -> None:
     assert len(case.lines()) == 3
 
 
-@pytest.mark.parametrize(
-    "launcher", sorted((ROOT / "scripts" / "humaneval").rglob("SmolLM2*.sh")), ids=lambda p: p.stem
-)
+LAUNCHERS = sorted((ROOT / "scripts" / "humaneval").rglob("SmolLM2*.sh"))
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda path: path.stem)
 def test_launchers(launcher: Path, model: Path, tmp_path: Path) -> None:
     usage = run_command(["bash", str(launcher), "cpu"], tmp_path)
     assert usage.returncode == 2

@@ -234,7 +234,9 @@ def test_what_cannot_be_done_is_refused_by_name(arguments: dict[str, Any], named
     assert model.config._attn_implementation == before
 
 
-@pytest.mark.parametrize("criterion", [MaxLengthCriteria(9), EosTokenCriteria([11, 3]), Never()], ids=repr)
+@pytest.mark.parametrize(
+    "criterion", [MaxLengthCriteria(9), EosTokenCriteria([11, 3]), Never()], ids=lambda c: type(c).__name__
+)
 def test_criteria_of_the_caller_are_heard(criterion: StoppingCriteria) -> None:
     for name, prompt in product(["llama-gqa-tied", "qwen2-gqa"], PROMPTS[:2]):
         expected, got = both(name, prompt, stopping_criteria=StoppingCriteriaList([criterion]))
