@@ -20,3 +20,5 @@ for compile in "" --compile; do
     "$python" scripts/speedup/bench_step.py --device cuda --dtype bfloat16 --shape llama-3.1-8b $compile
 done
 "$python" scripts/speedup/bench_methods.py --device cuda --results "$(mktemp)" --new-tokens 256
+bash scripts/speedup/run_speedup.sh "$CUDA_VISIBLE_DEVICES" "$(mktemp -d)" SmolLM2-135M-Instruct streamllm,quest --paired \
+    --datasets humaneval,passkey --limit 8 --set passkey:eval_params.max_prompts=null

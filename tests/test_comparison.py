@@ -219,7 +219,7 @@ def test_interleaved_runs_have_a_baseline_of_their_own(tmp_path: Path) -> None:
     found = [c for c in compare_runs(tmp_path).comparisons if not c.is_baseline]
     assert [(c.paired, round(c.speedup, 3)) for c in found] == [(False, 1), (True, 1.538)]
     titles = [title.partition("My_Model, ")[2] for title, _ in compare_runs(tmp_path).datasets]
-    assert titles == ["interleaving none", "interleaving baseline+fafo"]
+    assert titles == ["interleaving none", "interleaving of 2 runs"]
     named = ["median" in table.frame for table in tables(compare_runs(tmp_path))]
     assert named == [True, False, False, False]
 

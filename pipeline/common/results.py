@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,12 @@ from pipeline.common.records import (
     Management,
     OutputConfig,
     PromptResult,
-    Session,
     summarize,
 )
 from pipeline.common.schemas import TEMPORARY_SUFFIX
+from pipeline.common.sessions import add_session, close_killed_sessions, end_run, end_session, new_session
 from pipeline.common.share import WHOLE, Share
 from pipeline.errors import UserError
-from pipeline.schema import Schema
 
 log = logging.getLogger(__name__)
 
@@ -137,13 +135,10 @@ class RunFolder:
         with holding_record(self.path):
             self.inspect()
             assert self.record is not None, "finish() outside of open()"
-            management = self.record.management
-            for session in self._own_sessions(management):
-                session.end_time = _now()
+            end_session(self.record.management, self.share)
             if not self.unanswered:
                 self._merge()
-                management.end_time = max(session.end_time or "" for session in management.sessions)
-                management.exp_duration = sum(_seconds(session) for session in management.sessions if session.end_time)
+                end_run(self.record.management)
                 self.record.eval_results = summarize(self.results)
             self._write_record()
             return self.record.eval_results
@@ -173,11 +168,6 @@ class RunFolder:
                 found.setdefault(result.id, result)
         return list(found.values())
 
-    def _own_sessions(self, management: Management) -> list[Session]:
-        """This process's sessions without an end: the current one, or one that was killed."""
-        own = (self.share.process, self.share.n_processes)
-        return [s for s in management.sessions if s.end_time is None and (s.process, s.n_processes) == own]
-
     def _begin(self, environment: Environment | None, ignored_generation_config: Sequence[str]) -> None:
         """Write the record first: from then on the folder is known to be this experiment's."""
         if self.record is None:
@@ -185,7 +175,7 @@ class RunFolder:
             self.record = self._new_record(environment)
         else:
             drop_partial_line(self.own_results)
-            self._close_killed_sessions(self.record.management)
+            close_killed_sessions(self.record.management, self.share, self._results_of)
             if self.record.management.exp_desc != self.exp_desc:
                 log.warning(
                     "this run was begun with --exp_desc %r, which it keeps; %r is not recorded",
@@ -194,7 +184,7 @@ class RunFolder:
                 )
             self.record.eval_results = None
             if environment is not None:
-                self._add_session(self.record.management, environment)
+                add_session(self.record.management, environment, self.share)
         if environment is not None:
             self.record.management.ignored_generation_config = list(ignored_generation_config)
         self._write_record()
@@ -208,7 +198,7 @@ class RunFolder:
                 write_whole(folder / name, file.content)
 
     def _new_record(self, environment: Environment) -> OutputConfig:
-        session = self._new_session(environment)
+        session = new_session(environment, self.share)
         return OutputConfig(
             pipeline_params=self.experiment.pipeline_params(),
             eval_params=self.experiment.eval.model_dump(),
@@ -226,38 +216,6 @@ class RunFolder:
                 sessions=[session],
             ),
         )
-
-    def _new_session(self, environment: Environment) -> Session:
-        return Session(start_time=_now(), end_time=None, process=self.share.process, **dict(environment))
-
-    def _close_killed_sessions(self, management: Management) -> None:
-        """A killed session recorded no end: take the time of its last result, or its start if it has none.
-
-        Only processes of the same division can be at work now, so that all others' sessions are over.
-        """
-        for session in management.sessions:
-            is_other = session.n_processes == self.share.n_processes and session.process != self.share.process
-            if session.end_time is not None or is_other:
-                continue
-            results = self._results_of(Share(session.process, session.n_processes))
-            end = datetime.fromisoformat(session.start_time)
-            if results.exists():
-                end = max(end, datetime.fromtimestamp(results.stat().st_mtime, UTC))
-            session.end_time = end.isoformat(timespec="milliseconds")
-
-    def _add_session(self, management: Management, environment: Environment) -> None:
-        for name, now in environment:
-            before = getattr(management, name)
-            if now != before and name != "git_commit":
-                log.warning(
-                    "this run was begun with %s %s and goes on with %s: its timings mix both",
-                    name,
-                    before,
-                    now,
-                )
-            setattr(management, name, now)
-        management.sessions.append(self._new_session(environment))
-        management.end_time = management.exp_duration = None
 
     def _write_record(self) -> None:
         assert self.record is not None
@@ -279,10 +237,10 @@ class RunFolder:
         pairs = (
             (
                 "pipeline_params",
-                _defaults(self.experiment.pipeline) | record.pipeline_params,
+                self.experiment.pipeline.defaults() | record.pipeline_params,
                 self.experiment.pipeline_params(),
             ),
-            ("eval_params", _defaults(self.experiment.eval) | record.eval_params, self.experiment.eval.model_dump()),
+            ("eval_params", self.experiment.eval.defaults() | record.eval_params, self.experiment.eval.model_dump()),
             ("dataset", record.management.dataset.model_dump(), self.fingerprint.model_dump()),
         )
         for section, theirs, ours in pairs:
@@ -302,21 +260,6 @@ def write_whole(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-
-
-def _defaults(params: Schema) -> dict[str, Any]:
-    """What keys stand for that a run lacks because it is older than they are."""
-    fields = type(params).model_fields.items()
-    return {name: field.get_default(call_default_factory=True) for name, field in fields if not field.is_required()}
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
-
-
-def _seconds(session: Session) -> float:
-    assert session.end_time is not None
-    return (datetime.fromisoformat(session.end_time) - datetime.fromisoformat(session.start_time)).total_seconds()
 
 
 def _show(values: dict[str, Any], key: str) -> str:

@@ -213,4 +213,6 @@ def grouped(
 
 
 def _said(value: Any) -> str:
-    return ("+".join(value) or "none") if isinstance(value, list) else str(value)
+    if isinstance(value, list):  # of folders, which would be too long
+        return f"of {len(value)} runs" if value else "none"
+    return str(value)

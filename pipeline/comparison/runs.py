@@ -1,7 +1,7 @@
 """Finished runs, and what two of them must have in common to be compared."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,6 @@ from pipeline.common.raw_results import read_results
 from pipeline.common.records import EvalResults, OutputConfig, PromptResult, Session, summarize
 from pipeline.common.schemas import FafoParams, PipelineParams
 from pipeline.errors import UserError
-from pipeline.schema import Schema
 
 BASELINE = "baseline"
 SETUP_PARAMS = ("dtype", "device", "batch_size", "exact", "chat_template_kwargs")
@@ -36,7 +35,7 @@ class Run:
     def params(self) -> dict[str, Any]:
         """Its `pipeline_params`, with the defaults of those that are newer than the run."""
         params = self.record.pipeline_params
-        return _filled(PipelineParams if params["method"] == BASELINE else FafoParams, params)
+        return (PipelineParams if params["method"] == BASELINE else FafoParams).defaults() | params
 
     @property
     def dataset(self) -> str:
@@ -72,7 +71,7 @@ class Run:
     def task(self) -> Conditions:
         """What was asked, and how: two runs of the same comparison have it in common."""
         dataset, rows = DATASETS.get(self.dataset), self.record.management.dataset
-        of_eval = _filled(dataset.params if dataset else EvalParams, self.record.eval_params)
+        of_eval = (dataset.params if dataset else EvalParams).defaults() | self.record.eval_params
         return {
             "dataset": self.dataset,
             "prompts": f"{rows.n_rows} ({rows.sha256[:8]})",
@@ -108,10 +107,7 @@ class Run:
 
         Of a conversation it is the first turn's, since later prompts hold the answers.
         """
-        return {
-            key: (r.turns[0].n_prompt_tokens if r.turns else r.n_prompt_tokens, r.n_cut_tokens)
-            for key, r in self.results.items()
-        }
+        return {key: (r.n_first_prompt_tokens, r.n_cut_tokens) for key, r in self.results.items()}
 
 
 def finished_run(path: Path, record: OutputConfig) -> Run:
@@ -170,9 +166,3 @@ def _check_sums(results: list[PromptResult], summary: EvalResults) -> None:
             raise UserError(
                 f"its results give {name} {getattr(found, name):g}, its summary has {getattr(summary, name):g}"
             )
-
-
-def _filled(schema: type[Schema], values: Mapping[str, Any]) -> dict[str, Any]:
-    fields = schema.model_fields.items()
-    defaults = {name: f.get_default(call_default_factory=True) for name, f in fields if not f.is_required()}
-    return defaults | dict(values)
