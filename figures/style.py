@@ -18,6 +18,7 @@ from matplotlib.patches import Patch
 
 COLUMN, PAGE = 3.4, 7.0  # inches: widths of one column and of both
 SMALL = 7  # points: nothing is smaller
+MARGIN = 0.7  # inches: what labels of the y axis take, beside which a title is centred
 LETTER, TITLE_LETTER = 0.055, 0.063  # inches: width of a letter of that size, and of a title's
 RC: dict[str, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib, so that figures are the same everywhere
@@ -129,7 +130,7 @@ def panels(titles: Sequence[str], height: float, y_label: str, width: float | No
     for surplus in grid[n:]:
         figure.delaxes(surplus)
     for axes, title in zip(grid, titles, strict=False):
-        axes.set_title(fit(title, width / n_columns - 0.1))
+        axes.set_title(fit(title, width / n_columns - MARGIN))
         axes.grid(axis="y")
     for axes in grid[:n:n_columns]:
         axes.set_ylabel(y_label)

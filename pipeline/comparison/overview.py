@@ -6,9 +6,10 @@ from pathlib import Path
 
 from pipeline.common.recorded import read_record
 from pipeline.comparison.comparison import OVERALL, Comparison, compare, grouped, method_names
-from pipeline.comparison.runs import Run, finished_run
+from pipeline.comparison.runs import Conditions, Run, finished_run
 from pipeline.errors import UserError
 
+Asked = tuple[object, bool, object]  # model, whether paired, dataset
 Group = tuple[str, list[Comparison]]  # a title and what may stand in one table
 
 
@@ -49,11 +50,12 @@ def compare_runs(folder: Path) -> Overview:
     """Compare all finished runs in a folder and below it with their baselines."""
     runs: list[Run] = []
     refused: list[Refusal] = []
-    asked: set[tuple[object, object]] = set()  # model and dataset of all runs, the refused ones too
+    asked: set[Asked] = set()  # of all runs, the refused ones too
     for path in sorted(folder.rglob("output_config.json")):
         try:
             record = read_record(path)
-            asked.add((record.pipeline_params.get("model_name"), record.eval_params.get("dataset")))
+            paired = any(session.interleaved for session in record.management.sessions)
+            asked.add((record.pipeline_params.get("model_name"), paired, record.eval_params.get("dataset")))
             runs.append(finished_run(path, record))
         except UserError as error:
             refused.append(Refusal(str(path.parent), str(error)))
@@ -68,24 +70,25 @@ def compare_runs(folder: Path) -> Overview:
     return Overview(
         folder,
         grouped(comparisons, lambda run: run.conditions, lambda run: f"{run.dataset}, {run.model}"),
-        grouped(overall, lambda run: run.setup, lambda run: f"{OVERALL}, {run.model}"),
+        grouped(overall, _series, lambda run: f"{OVERALL}, {run.model}"),
         refused,
         overall_refused,
     )
 
 
-def _overalls(
-    comparisons: Sequence[Comparison], asked: Iterable[tuple[object, object]]
-) -> tuple[list[Comparison], list[Refusal]]:
-    """What can be said of all datasets, for each model that has several, and what can't.
+def _series(run: Run) -> Conditions:
+    """What the runs of all datasets have in common where they are taken together."""
+    return run.setup | {"paired": run.paired}
 
-    asked: model and dataset of all runs.
-    """
+
+def _overalls(comparisons: Sequence[Comparison], asked: Iterable[Asked]) -> tuple[list[Comparison], list[Refusal]]:
+    """What can be said of all datasets, for each series of runs that has several, and what can't."""
     overall: list[Comparison] = []
     refused: list[Refusal] = []
-    for _, group in grouped(comparisons, lambda run: run.setup, lambda run: run.model):
+    for _, group in grouped(comparisons, _series, lambda run: run.model):
         run = group[0].run
-        datasets = sorted(str(dataset) for model, dataset in asked if model == run.model_name and dataset is not None)
+        series = (run.model_name, run.paired)
+        datasets = sorted(str(dataset) for *others, dataset in asked if (*others,) == series and dataset is not None)
         if len(datasets) == 1:
             continue
         for method in dict.fromkeys(comparison.method for comparison in group):
