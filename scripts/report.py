@@ -13,8 +13,8 @@ from pathlib import Path
 
 from pipeline.common.cli import positive
 from pipeline.common.logs import adopt_library_logs
-from pipeline.common.results import write_whole
 from pipeline.comparison import compare_runs
+from pipeline.files import write_whole
 from pipeline.report.page import render
 
 NAME = "report.html"

@@ -1,6 +1,8 @@
 """Conversations: later turns continue on the cache, and a run records them as one line."""
 
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +10,13 @@ import pytest
 
 from eval import EvalParams, Sample
 from pipeline.common.answering import answer
+from pipeline.common.audit import first_difference
 from pipeline.common.cli import main
 from pipeline.common.encoding import Encoder
 from pipeline.common.models import LoadedModel, load_model
 from pipeline.common.recorded import read_run
 from pipeline.common.schemas import BaselineParams
+from pipeline.errors import UserError
 from pipeline.fafo.decode import generate
 from pipeline.fafo.selectors import StreamLLM
 from pipeline.fafo.settings import DecodeSettings
@@ -64,6 +68,29 @@ def test_a_conversation_ends_where_the_model_does(loaded: LoadedModel) -> None:
     assert len(result.output_token_ids) == 20
 
 
+def test_a_template_that_fails_later_is_an_error(loaded: LoadedModel) -> None:
+    template = loaded.tokenizer.chat_template
+    loaded.tokenizer.chat_template = "{% if messages | length > 1 %}{{ raise_exception('one only') }}{% endif %}x"
+    try:
+        encoder = Encoder(loaded, EvalParams(dataset="mtbench"), 20)
+        with pytest.raises(UserError, match=r"prompt 81: the chat template .* fails: one only"):
+            answer(encoder.encode(sample()), encoder, FAFO)
+    finally:
+        loaded.tokenizer.chat_template = template
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_exact_mode_goes_on_bit_by_bit(model: Path, dtype: str) -> None:
+    params = BaselineParams(method="baseline", model_name=str(model), n_new_tokens=20, dtype=dtype)  # type: ignore[arg-type]
+    encoder = Encoder(load_model(params), EvalParams(dataset="mtbench"), 20)
+    plain, fafo = (
+        answer(encoder.encode(sample()), encoder, replace(settings, exact=True))
+        for settings in (DecodeSettings(20), FAFO)
+    )
+    assert fafo.answers == plain.answers
+    assert [turn.n_reused_tokens for turn in fafo.turns] == [turn.n_reused_tokens for turn in plain.turns]
+
+
 def test_a_dataset_may_ask_for_fewer_tokens(loaded: LoadedModel) -> None:
     encoder = Encoder(loaded, EvalParams(dataset="mtbench"), 20)
     short = Sample("s", ({"role": "user", "content": "x"},), "", {}, n_new_tokens=7)
@@ -78,6 +105,43 @@ def conversation_case(case: Case) -> Case:
     case.eval = {"dataset": "mtbench", "dataset_path": str(path)}
     case.write()
     return case
+
+
+def test_a_conversation_that_was_cut_short_has_an_empty_answer(conversation_case: Case) -> None:
+    case = conversation_case
+    question = {"question_id": 81, "category": "writing", "turns": ["x" * (MAX_LENGTH - 40), "Again."]}
+    Path(case.eval["dataset_path"]).write_text(json.dumps(question))
+    assert main("fafo", case.argv()) == 0
+    (path,) = (case.output / "model_answer").iterdir()
+    (row,) = (json.loads(line) for line in path.read_text().splitlines())
+    assert len(row["choices"][0]["turns"]) == 2
+    assert row["choices"][0]["turns"][1] == ""
+
+
+def test_killed_before_the_answers_were_written(conversation_case: Case) -> None:
+    case = conversation_case
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.common.experiment._write_answers", lambda *_: sys.exit(9))
+        with pytest.raises(SystemExit):
+            main("fafo", case.argv())
+    assert case.record()["eval_results"] is None
+    assert main("fafo", case.argv()) == 0
+    assert (case.output / "model_answer").exists()
+
+
+def test_a_turn_that_ends_early_is_a_difference(conversation_case: Case) -> None:
+    case = conversation_case
+    assert main("fafo", case.argv()) == 0
+    result = read_run(case.output).results["81"]
+    moved = [
+        turn.model_copy(update={"n_new_tokens": turn.n_new_tokens + by})
+        for turn, by in zip(result.turns, (-1, 1), strict=True)
+    ]
+    other = result.model_copy(update={"turns": moved})
+    assert other.output_token_ids == result.output_token_ids
+    position = moved[0].n_new_tokens
+    assert first_difference(result, other) == (position, result.output_token_ids[position], None)
+    assert first_difference(result, result) is None
 
 
 def test_a_run_writes_what_the_judge_reads(conversation_case: Case) -> None:

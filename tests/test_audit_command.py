@@ -60,7 +60,7 @@ def test_refused(
 def test_other_encodings_are_refused(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     edit_lines(runs[1], lambda lines: lines[1].update(n_prompt_tokens=9))
     assert main([str(folder) for folder in runs]) == 2
-    assert "prompt Tiny/1 has 1" in capsys.readouterr().err
+    assert "prompt Tiny/1 is another in one run (" in capsys.readouterr().err
     edit_lines(runs[0], lambda lines: lines[1].update(n_prompt_tokens=9))
     put(runs[0], 1, 5, 7)
     put(runs[1], 1, 5, 8)

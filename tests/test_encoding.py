@@ -116,3 +116,11 @@ def test_room_for_an_answer_is_left_only_by_cutting(with_template: LoadedModel) 
 def test_a_failing_template_is_named(load: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"prompt s: the chat template of .* fails: no"):
         text_of(load("{{ raise_exception('no') }}"))
+
+
+def test_spaces_of_code_are_kept(load: Any) -> None:
+    loaded = load(None)
+    loaded.tokenizer.clean_up_tokenization_spaces = True  # as Llama-3's configs have it
+    code = "return ' '.join(w)  # a , b"
+    ids = loaded.tokenizer(code)["input_ids"]
+    assert Encoder(loaded, EvalParams(dataset="any"), 8).answer(ids) == code

@@ -49,6 +49,36 @@ def test_prompts_take_turns_in_rotating_order(case: Case, baseline: Path, monkey
     ]  # fmt: skip
 
 
+def test_the_order_rotates_within_a_shard_too(case: Case, baseline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = []
+    answer = experiment.answer
+
+    def noted(prompt: Any, encoder: Any, settings: Any) -> Any:
+        order.append("fafo" if settings.window else "baseline")
+        return answer(prompt, encoder, settings)
+
+    monkeypatch.setattr(experiment, "answer", noted)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    assert main("fafo", argv(case, baseline)) == 0
+    assert order[2:] == ["fafo", "baseline", "baseline", "fafo"]  # prompts 0 and 2
+
+
+def test_timings_are_taken_in_one_way(case: Case, baseline: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main("fafo", case.argv()) == 0
+    assert main("fafo", argv(case, baseline)) == 2
+    assert f"{case.output}: was run on its own, and not interleaved with" in capsys.readouterr().err
+    assert not case.output.with_name("baseline").exists()
+
+    case.output = case.folder / "other" / "run"
+    assert main("fafo", argv(case, baseline)) == 0
+    assert main("fafo", case.argv()) == 0  # complete: nothing to do
+    lines = (case.output / "raw_results.jsonl").read_text().splitlines(keepends=True)
+    (case.output / "raw_results.jsonl").write_text(lines[0])
+    assert main("fafo", case.argv()) == 2
+    assert "was run interleaved with" in capsys.readouterr().err
+
+
 def test_each_run_is_whole_in_its_folder(case: Case, baseline: Path) -> None:
     assert main("fafo", argv(case, baseline)) == 0
     other = case.output.with_name("baseline")

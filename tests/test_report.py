@@ -195,7 +195,8 @@ def test_an_audit_says_what_a_difference_is(tmp_path: Path, model: Path) -> None
     write_all(tmp_path, model)
     verdicts = {"a/2": "identical", "a/10": "near tie"}
     audit = {
-        "run_a": "", "run_b": "", "dtype": "float32", "n_identical": 1, "n_near_ties": 1, "n_faults": 0,
+        "run_a": "", "run_b": str(tmp_path / "humaneval" / "baseline"),
+            "dtype": "float32", "n_identical": 1, "n_near_ties": 1, "n_faults": 0,
         "n_not_compared": 0, "prompts": [{"id": key, "verdict": verdict} for key, verdict in verdicts.items()],
     }  # fmt: skip
     (tmp_path / "humaneval" / "stream" / "audit.json").write_text(json.dumps(audit))

@@ -25,8 +25,8 @@ _ANSWER = (  # but not "the answer as a percentage: 32 / 96" or "the answer is f
 _MARK = re.compile(rf"(?:####(?!{_HEADING})|{_ANSWER}){_AROUND}(?={NUMBER.pattern})", re.IGNORECASE)
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _LONGEST_BOX = 100  # characters; longer ones were never closed
-# Of "the answer is 16 - 7 = 9", all that is between "is" and 9.
-_SUM = re.compile(r"(?:[\d \t$€£%()+\-\u2212*/\u00d7\u00f7x]|[.,](?=\d)|=)*=[ \t*$€£\\]*")
+# Of "the answer is 16 eggs - 7 eggs = 9 eggs", all that is between "is" and 9, in one clause.
+_SUM = re.compile(r"(?:[^\n.,;:!?]|[.,](?=\d))*=[ \t*$€£\\]*")
 
 
 def score(sample: Sample, answers: Sequence[str], params: Gsm8kParams) -> Scores:

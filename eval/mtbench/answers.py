@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.sample import Sample
+from pipeline.files import write_whole
 
 
 def write_answers(folder: Path, model_name: str, answered: Sequence[tuple[Sample, Sequence[str]]]) -> None:
@@ -19,9 +20,7 @@ def write_answers(folder: Path, model_name: str, answered: Sequence[tuple[Sample
     path = folder / "model_answer" / f"{model_id}.jsonl"
     rows = sorted((_row(model_id, *pair) for pair in answered), key=lambda row: row["question_id"])
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    temporary.replace(path)
+    write_whole(path, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
 def _row(model_id: str, sample: Sample, answers: Sequence[str]) -> dict[str, Any]:

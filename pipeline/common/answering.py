@@ -11,9 +11,9 @@ import torch
 from eval import DATASETS
 from pipeline.common.encoding import Encoder, Prompt
 from pipeline.common.records import PromptResult, Turn
-from pipeline.errors import UserError
 from pipeline.fafo.decode import Decoding
 from pipeline.fafo.settings import DecodeSettings, Generation
+from pipeline.fafo.support import PromptTooLongError
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +31,7 @@ def answer(prompt: Prompt, encoder: Encoder, settings: DecodeSettings) -> Prompt
     settings = replace(settings, n_new_tokens=encoder.most_new_tokens(sample))
     answers: list[str] = []
     generations: list[Generation] = []
+    prompt_sha256 = prompt.sha256
     n_cut_tokens = prompt.n_cut_tokens
     decoding = None
     while True:
@@ -41,13 +42,14 @@ def answer(prompt: Prompt, encoder: Encoder, settings: DecodeSettings) -> Prompt
             break
         try:
             prompt = encoder.encode(sample, answers)
-        except UserError as error:
+        except PromptTooLongError as error:
             log.warning("the conversation ends after turn %d: %s", len(answers), error)
             break
         n_cut_tokens += prompt.n_cut_tokens
     scores = DATASETS[encoder.params.dataset].score(sample, answers, encoder.params)
     return PromptResult(
         id=sample.id,
+        prompt_sha256=prompt_sha256,
         group=sample.group,
         **_figures(generations),
         output_text="\n\n".join(answers),

@@ -20,9 +20,9 @@ from pipeline.common.noise import Choice, Measured, measure
 from pipeline.common.prompts import fingerprint, load_samples
 from pipeline.common.recorded import RecordedRun, read_run
 from pipeline.common.records import Audit, PromptAudit, PromptResult
-from pipeline.common.results import write_whole
 from pipeline.common.schemas import AUDIT_NAME, LOG_NAME, PipelineParams
 from pipeline.errors import UserError
+from pipeline.files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def audit(a: RecordedRun, b: RecordedRun) -> Audit:
         raise UserError(f"{a.folder} and {b.folder} have no prompt in common")
     if a.record.management.dataset != b.record.management.dataset:
         _refuse_other_rows([sample for sample in a.samples() if sample.id in ids], b)
-    found = {prompt_id: _first_difference(a.results[prompt_id], b.results[prompt_id]) for prompt_id in ids}
+    found = {prompt_id: first_difference(a.results[prompt_id], b.results[prompt_id]) for prompt_id in ids}
     choices = {prompt_id: choice for prompt_id, d in found.items() if d is not None and (choice := _choice(d))}
     if choices:
         log.info("%d outputs differ: measuring the rounding noise there", len(choices))
@@ -122,12 +122,23 @@ def _refuse_other_rows(ours: Iterable[Sample], other: RecordedRun) -> None:
             raise UserError(f"{other.folder}: {what} prompt {sample.id}; an audit needs a run of the same prompts")
 
 
-def _first_difference(a: PromptResult, b: PromptResult) -> Difference | None:
-    n_a, n_b = a.n_first_prompt_tokens, b.n_first_prompt_tokens
-    if n_a != n_b:
-        raise UserError(f"prompt {a.id} has {n_a} tokens in one run and {n_b} in the other")
-    pairs = enumerate(zip_longest(a.output_token_ids, b.output_token_ids))
-    return next(((position, *pair) for position, pair in pairs if pair[0] != pair[1]), None)
+def first_difference(a: PromptResult, b: PromptResult) -> Difference | None:
+    """Where two outputs for a prompt part, turn by turn; None if they are the same.
+
+    Raises:
+        UserError: the prompts are not the same.
+    """
+    if a.first_prompt != b.first_prompt:
+        (n_a, _), (n_b, _) = a.first_prompt, b.first_prompt
+        raise UserError(f"prompt {a.id} is another in one run ({n_a} tokens) than in the other ({n_b})")
+    start = 0
+    nothing: list[int] = []
+    for ours, theirs in zip_longest(a.answers, b.answers, fillvalue=nothing):
+        for i, (token_a, token_b) in enumerate(zip_longest(ours, theirs)):
+            if token_a != token_b:
+                return start + i, token_a, token_b
+        start += len(ours)
+    return None
 
 
 def _choice(difference: Difference) -> Choice | None:

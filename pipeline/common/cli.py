@@ -116,12 +116,12 @@ def _run_experiment(method: str, args: argparse.Namespace) -> int:
 
     from pipeline.common.audit import read_baseline, record_audit
     from pipeline.common.experiment import run_experiments
-    from pipeline.common.share import launched_share
+    from pipeline.common.shard import launched_shard
 
     baseline = None
     if args.baseline_dir is not None:
         baseline = read_baseline(_path(args, "baseline_dir").absolute(), experiment)
-    summary = run_experiments(experiments, args.exp_desc, launched_share())[0]
+    summary = run_experiments(experiments, args.exp_desc, launched_shard())[0]
     if baseline is None or summary is None:
         return 0
     return 1 if record_audit(output_folder / experiment.sub_dir.output_config, baseline).n_faults else 0

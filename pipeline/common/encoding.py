@@ -1,17 +1,27 @@
 """From a question, or a conversation so far, to the token ids that a model gets."""
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
 
 from eval import EvalParams, Sample
 from eval.conversation import merge_system, plain_conversation, stop_strings
 from pipeline.common.models import LoadedModel
 from pipeline.errors import UserError
-from pipeline.fafo.support import check_prompt, context_limit
+from pipeline.fafo.support import PromptTooLongError, check_prompt, context_limit
 
 Messages = list[dict[str, str]]
+
+
+def decode(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+    """The text of tokens as it is: some tokenizers (Llama-3's) would take spaces out of it by default, also of code."""
+    text = tokenizer.decode(
+        list(token_ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+    )
+    return str(text)
 
 
 @dataclass(frozen=True)
@@ -21,6 +31,11 @@ class Prompt:
     sample: Sample
     token_ids: list[int]
     n_cut_tokens: int = 0
+
+    @property
+    def sha256(self) -> str:
+        """Tells it from other prompts."""
+        return hashlib.sha256(repr(self.token_ids).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -45,12 +60,12 @@ class Encoder:
             prompt = self._encode(sample, answers)
             check_prompt(prompt.token_ids, self.loaded.model.config)
         except UserError as error:
-            raise UserError(f"prompt {sample.id}: {error}") from None
+            raise type(error)(f"prompt {sample.id}: {error}") from None
         return prompt
 
     def answer(self, token_ids: Sequence[int]) -> str:
         """The text of an answer, without what shows that the model went on to play the user."""
-        text = str(self.loaded.tokenizer.decode(list(token_ids), skip_special_tokens=True))
+        text = decode(self.loaded.tokenizer, token_ids, skip_special_tokens=True)
         if self._is_plain and self.params.conversation_template:
             for stop in stop_strings(self.params.conversation_template):
                 if (end := text.find(stop)) > 0:  # FastChat too keeps an answer that begins with one
@@ -105,7 +120,7 @@ class Encoder:
         most = self.params.max_prompt_tokens
         if self.params.long_prompts == "refuse":
             if most is not None and len(token_ids) > most:
-                raise UserError(
+                raise PromptTooLongError(
                     f"it has {len(token_ids)} tokens, more than eval_params.max_prompt_tokens, {most}; "
                     'raise that, or have it cut with eval_params.long_prompts "cut_middle"'
                 )
@@ -120,9 +135,9 @@ class Encoder:
         while len(token_ids) > limit:  # more than once where the new seam is tokenized into more tokens
             n_kept -= len(token_ids) - limit
             if n_kept < 2:
-                raise UserError(f"it can't be cut to {limit} tokens: that leaves nothing of it")
+                raise PromptTooLongError(f"it can't be cut to {limit} tokens: that leaves nothing of it")
             half = n_kept // 2
-            longest["content"] = f"{tokenizer.decode(content[:half])}{tokenizer.decode(content[half - n_kept :])}"
+            longest["content"] = decode(tokenizer, content[:half]) + decode(tokenizer, content[half - n_kept :])
             token_ids = encode(messages)
         return Prompt(sample, token_ids, n_cut_tokens=n_whole - len(token_ids))
 

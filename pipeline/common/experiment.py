@@ -17,11 +17,11 @@ from pipeline.common.hardware import describe_environment
 from pipeline.common.logs import adopt_library_logs, log_to_files
 from pipeline.common.models import load_model
 from pipeline.common.prompts import fingerprint, load_samples
-from pipeline.common.records import Environment, EvalResults, summarize
+from pipeline.common.records import Environment, EvalResults, PromptResult
 from pipeline.common.results import RunFolder
 from pipeline.common.schemas import LOG_NAME, FafoParams
 from pipeline.common.seeds import seed_everything
-from pipeline.common.share import WHOLE, Share
+from pipeline.common.shard import WHOLE, Shard
 from pipeline.errors import UserError
 from pipeline.fafo.forward import Forward
 from pipeline.fafo.measure import step_times_of
@@ -44,7 +44,7 @@ class _Method:
 
 
 def run_experiments(
-    experiments: Sequence[tuple[Experiment, Path]], exp_desc: str, share: Share = WHOLE
+    experiments: Sequence[tuple[Experiment, Path]], exp_desc: str, shard: Shard = WHOLE
 ) -> list[EvalResults | None]:
     """Run or resume experiments on the same prompts, each in a folder of its own.
 
@@ -53,9 +53,9 @@ def run_experiments(
     good.
 
     Args:
-        share: which prompts this process answers.
+        shard: which prompts this process answers.
 
-    Returns: each experiment's summary; None while other processes have prompts to answer.
+    Returns: the summary of each experiment that this process completed, or found complete as the first of several.
 
     Raises:
         UserError: something the user can put right.
@@ -66,18 +66,24 @@ def run_experiments(
         _refuse_other_conditions(experiment, first)
     samples = load_samples(first.eval)
     ids, rows = [sample.id for sample in samples], fingerprint(samples)
-    folders = [RunFolder(path, experiment, exp_desc, rows, ids, share) for experiment, path in experiments]
+    folders = [RunFolder(path, experiment, exp_desc, rows, ids, shard) for experiment, path in experiments]
+    interleaved = [str(path) for _, path in experiments] if len(experiments) > 1 else []
+    summaries: dict[Path, EvalResults | None] = {}
     for folder in folders:
         folder.inspect()
+        _refuse_other_interleaving(folder, interleaved)
+    for folder in folders:
         if folder.complete:
             log.info("%s: complete already, nothing to do", folder.path)
+            if shard.process == 0 and folder.record is not None:
+                summaries[folder.path] = folder.record.eval_results
         elif not folder.pending and folder.record is not None:  # killed before the summary
             with folder.open(environment=None), log_to_files(folder.path / LOG_NAME):
-                _finish(folder, samples)
+                summaries[folder.path] = _finish(folder, samples)
     at_work = [folder for folder in folders if folder.pending]
     if at_work:
-        _run(at_work, samples, [str(path) for _, path in experiments] if len(experiments) > 1 else [])
-    return [folder.record.eval_results if folder.record is not None else None for folder in folders]
+        summaries |= _run(at_work, samples, interleaved)
+    return [summaries.get(path) for _, path in experiments]
 
 
 def _refuse_other_conditions(experiment: Experiment, first: Experiment) -> None:
@@ -90,14 +96,27 @@ def _refuse_other_conditions(experiment: Experiment, first: Experiment) -> None:
             )
 
 
-def _run(folders: Sequence[RunFolder], samples: Sequence[Sample], interleaved: Sequence[str]) -> None:
-    """Answer what these folders lack."""
+def _refuse_other_interleaving(folder: RunFolder, interleaved: Sequence[str]) -> None:
+    """Timings of a run are taken in one way: on its own, or in turn with the same others."""
+    if folder.record is None or (folder.complete and not interleaved):
+        return
+    before = folder.record.management.sessions[-1].interleaved
+    if sorted(before) != sorted(interleaved):
+        said = [f"interleaved with {', '.join(i)}" if i else "on its own" for i in (before, interleaved)]
+        raise UserError(f"{folder.path}: was run {said[0]}, and not {said[1]}; name another folder")
+
+
+def _run(
+    folders: Sequence[RunFolder], samples: Sequence[Sample], interleaved: Sequence[str]
+) -> dict[Path, EvalResults | None]:
+    """Answer what these folders lack; return the summaries of the runs that this completes."""
     first = folders[0].experiment
     seed_everything(first.pipeline.seed)
-    loaded = load_model(first.pipeline, folders[0].share)
+    shard = folders[0].shard
+    loaded = load_model(first.pipeline, shard)
     encoder = Encoder(loaded, first.eval, first.pipeline.n_new_tokens)
     pending = {sample_id for folder in folders for sample_id in folder.pending}
-    prompts = [(number, encoder.encode(sample)) for number, sample in enumerate(samples) if sample.id in pending]
+    prompts = [(i, encoder.encode(sample)) for i, sample in enumerate(shard.of(samples)) if sample.id in pending]
     methods = [_prepare(folder, encoder, interleaved) for folder in folders]
     for method in methods:
         _warm_up(method, encoder, prompts[0][1])
@@ -105,7 +124,7 @@ def _run(folders: Sequence[RunFolder], samples: Sequence[Sample], interleaved: S
         for method in methods:
             stack.enter_context(method.folder.open(method.environment, loaded.ignored_generation_config))
         stack.enter_context(log_to_files(*(folder.path / LOG_NAME for folder in folders)))
-        n_all = len(folders[0].share.of(samples))
+        n_all = len(shard.of(samples))
         n_done = n_all - len(prompts)
         log.info("%s: %d prompts, %d of them done already", folders[0].exp_desc, n_all, n_done)
         stack.enter_context(logging_redirect_tqdm())
@@ -115,10 +134,8 @@ def _run(folders: Sequence[RunFolder], samples: Sequence[Sample], interleaved: S
             for method in methods[shift:] + methods[:shift]:
                 if prompt.sample.id in method.folder.pending:
                     method.folder.append(answer(prompt, encoder, method.settings))
-            so_far = summarize(methods[0].folder.results)
-            bar.set_postfix_str(f"{so_far.throughput:.1f} tokens/s, tau {so_far.tau:.2f}", refresh=False)
-        for folder in folders:
-            _finish(folder, samples)
+            bar.set_postfix_str(_so_far(methods[0].folder.results), refresh=False)
+        return {folder.path: _finish(folder, samples) for folder in folders}
 
 
 def _prepare(folder: RunFolder, encoder: Encoder, interleaved: Sequence[str]) -> _Method:
@@ -132,7 +149,7 @@ def _prepare(folder: RunFolder, encoder: Encoder, interleaved: Sequence[str]) ->
         loaded.model.dtype,
         compiled=forward.compiled is not None,
         step_times=settings.step_times,
-        n_processes=folder.share.n_processes,
+        n_processes=folder.shard.n_processes,
         interleaved=interleaved,
     )
     return _Method(folder, settings, environment)
@@ -144,13 +161,18 @@ def _warm_up(method: _Method, encoder: Encoder, prompt: Prompt) -> None:
     answer(prompt, short, method.settings)
 
 
-def _finish(folder: RunFolder, samples: Sequence[Sample]) -> None:
-    summary = folder.finish()
+def _so_far(results: Sequence[PromptResult]) -> str:
+    n_new_tokens = sum(result.n_new_tokens for result in results)
+    seconds = sum(result.prefill_seconds + result.decode_seconds for result in results)
+    return f"{n_new_tokens / seconds:.1f} tokens/s, tau {n_new_tokens / sum(result.n_steps for result in results):.2f}"
+
+
+def _finish(folder: RunFolder, samples: Sequence[Sample]) -> EvalResults | None:
+    summary = folder.finish(before_summary=lambda: _write_answers(folder, samples))
     if summary is None:
         log.info("%s: %d prompts are left to other processes", folder.path, len(folder.unanswered))
-        return
+        return None
     _warn_if_uncompressed(folder, summary)
-    _write_answers(folder, samples)
     log.info(
         "%d prompts, %d tokens: %.1f tokens/s, tau %.2f, %s %s; written to %s",
         summary.n_prompts,
@@ -161,6 +183,7 @@ def _finish(folder: RunFolder, samples: Sequence[Sample]) -> None:
         "none" if summary.score is None else f"{summary.score:.3f}",
         folder.path,
     )
+    return summary
 
 
 def _write_answers(folder: RunFolder, samples: Sequence[Sample]) -> None:
@@ -170,8 +193,12 @@ def _write_answers(folder: RunFolder, samples: Sequence[Sample]) -> None:
     if write is None:
         return
     results = {result.id: result for result in folder.results}
-    answers = {i: [t.output_text for t in result.turns] or [result.output_text] for i, result in results.items()}
-    write(folder.path, folder.experiment.pipeline.model_name, [(sample, answers[sample.id]) for sample in samples])
+    answered = []
+    for sample in samples:
+        answers = [turn.output_text for turn in results[sample.id].turns] or [results[sample.id].output_text]
+        n_missing = 1 + len(sample.later_turns) - len(answers)  # of a conversation that became too long
+        answered.append((sample, answers + [""] * n_missing))
+    write(folder.path, folder.experiment.pipeline.model_name, answered)
 
 
 def _warn_if_uncompressed(folder: RunFolder, summary: EvalResults) -> None:

@@ -12,13 +12,13 @@ from transformers import AutoModelForCausalLM, PretrainedConfig
 
 from pipeline.common.paths import REPO_ROOT
 from pipeline.common.records import Environment
-from pipeline.common.share import WHOLE, Share
+from pipeline.common.shard import WHOLE, Shard
 from pipeline.device_name import device_name
 from pipeline.errors import UserError
 from pipeline.fafo.step_times import StepTimes
 
 
-def resolve_device(device: str, share: Share = WHOLE) -> str:
+def resolve_device(device: str, shard: Shard = WHOLE) -> str:
     """Turn the config's `device` into "cpu", "cuda", "cuda:N", or "auto" (spread over all CUDA devices).
 
     Where several processes share the prompts, "auto" and "cuda" are a CUDA device for each of them, in turn.
@@ -27,8 +27,8 @@ def resolve_device(device: str, share: Share = WHOLE) -> str:
         UserError: CUDA, or the CUDA device of that number, is not there.
     """
     n_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if n_devices and share.n_processes > 1 and device in ("auto", "cuda"):
-        return f"cuda:{share.local_process % n_devices}"
+    if n_devices and shard.n_processes > 1 and device in ("auto", "cuda"):
+        return f"cuda:{shard.local_process % n_devices}"
     if device == "auto":
         return "auto" if n_devices else "cpu"
     if device == "cpu":

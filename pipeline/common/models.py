@@ -29,7 +29,7 @@ from pipeline.common.hardware import check_memory, resolve_device
 from pipeline.common.memory import is_out_of_memory
 from pipeline.common.paths import from_root
 from pipeline.common.schemas import PipelineParams
-from pipeline.common.share import WHOLE, Share
+from pipeline.common.shard import WHOLE, Shard
 from pipeline.errors import UserError
 from pipeline.fafo.support import check_model, context_limit
 
@@ -89,14 +89,14 @@ class LoadedModel:
     chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
 
 
-def load_model(params: PipelineParams, share: Share = WHOLE) -> LoadedModel:
+def load_model(params: PipelineParams, shard: Shard = WHOLE) -> LoadedModel:
     """Load `params.model_name` onto `params.device`; where processes share the prompts, each onto a GPU of its own.
 
     Raises:
         UserError: no such model, hub not reachable, no access, unsupported architecture, no such device, too
             little memory, or broken files; found out before the weights are loaded wherever that is possible.
     """
-    device = resolve_device(params.device, share)
+    device = resolve_device(params.device, shard)
     dtype: torch.dtype = getattr(torch, params.dtype)
     source, token = _source(params.model_name), hub_token()
     log.info("loading %s (%s, %s)", params.model_name, params.dtype, device)

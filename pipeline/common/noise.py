@@ -86,7 +86,8 @@ def _text_before(position: int, run: RecordedRun, sample: Sample, encoder: Encod
         start += turn.n_new_tokens
         answers.append(turn.output_text)
     prompt = encoder.encode(sample, answers)
-    if len(prompt.token_ids) != n_prompt_tokens:
+    is_other = not answers and result.prompt_sha256 not in (None, prompt.sha256)
+    if is_other or len(prompt.token_ids) != n_prompt_tokens:
         raise UserError(f"{run.folder}: prompt {result.id} has other tokens by now; put back the model's files")
     return prompt.token_ids + result.output_token_ids[start:position]
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import MISSING, asdict, fields
 from itertools import zip_longest
 from typing import Any
 
@@ -33,7 +33,9 @@ def load_samples(params: EvalParams) -> list[Sample]:
 
 def fingerprint(samples: Sequence[Sample]) -> Fingerprint:
     """Identify the rows that a run answers."""
-    rows = json.dumps([asdict(sample) for sample in samples], sort_keys=True)
+    unset = {field.name: field.default for field in fields(Sample) if field.default is not MISSING}
+    said = [{k: v for k, v in asdict(sample).items() if k not in unset or v != unset[k]} for sample in samples]
+    rows = json.dumps(said, sort_keys=True)
     return Fingerprint(n_rows=len(samples), sha256=hashlib.sha256(rows.encode()).hexdigest())
 
 

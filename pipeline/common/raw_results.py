@@ -3,27 +3,16 @@
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from pipeline.common.records import PromptResult
 from pipeline.errors import UserError
+from pipeline.files import naming
 
 log = logging.getLogger(__name__)
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Have what the system refuses within name the file, which errors of writing leave out (a full disk's)."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None:
-            error.filename = str(path)
-        raise
 
 
 def as_line(result: PromptResult) -> bytes:

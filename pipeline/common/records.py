@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from statistics import fmean
 from typing import Any, Literal, Self
 
@@ -33,12 +34,14 @@ class PromptResult(_Record):
 
     For a conversation of several turns, numbers are sums over its turns (means, where they are means) and lists go on
     from turn to turn; `turns` tells them apart, and `stop_reason` is that of the last.
-    token_sources: a letter per new token, see `sources.py`; None in records of older runs.
+    prompt_sha256: of the token ids of the first prompt; None in records of older runs, as are the next.
+    token_sources: a letter per new token, see `sources.py`.
     score: the dataset's main one, which is the first of `scores`.
     n_cut_tokens: how many tokens were cut out of a prompt that was too long.
     """
 
     id: str
+    prompt_sha256: str | None = None
     group: str | None = None
     output_text: str
     output_token_ids: list[int]
@@ -60,9 +63,15 @@ class PromptResult(_Record):
     window_cache_tokens: float | None  # how many of them the window rows saw; None without a window
 
     @property
-    def n_first_prompt_tokens(self) -> int:
-        """Tokens of the first turn's prompt, which does not depend on any answer."""
-        return self.turns[0].n_prompt_tokens if self.turns else self.n_prompt_tokens
+    def first_prompt(self) -> tuple[int, str | None]:
+        """What identifies the first turn's prompt, which does not depend on any answer: its tokens' number and hash."""
+        return self.turns[0].n_prompt_tokens if self.turns else self.n_prompt_tokens, self.prompt_sha256
+
+    @property
+    def answers(self) -> list[list[int]]:
+        """The token ids of each turn's answer."""
+        lengths = [turn.n_new_tokens for turn in self.turns] or [self.n_new_tokens]
+        return [self.output_token_ids[end - n : end] for n, end in zip(lengths, accumulate(lengths), strict=True)]
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
@@ -203,8 +212,11 @@ class Audit(_Record):
 
 def summarize(results: Sequence[PromptResult]) -> EvalResults:
     """Compute the summary of at least one result."""
-    groups = {r.group: [s.score for s in results if s.group == r.group and s.score is not None] for r in results}
-    group_scores = {group: fmean(scores) for group, scores in groups.items() if scores}
+    groups: dict[str | None, list[float]] = {}
+    for result in results:
+        if result.score is not None:
+            groups.setdefault(result.group, []).append(result.score)
+    group_scores = {group: fmean(scores) for group, scores in groups.items()}
     metrics = list(dict.fromkeys(metric for r in results for metric in r.scores))
     n_new_tokens = sum(r.n_new_tokens for r in results)
     n_steps = sum(r.n_steps for r in results)

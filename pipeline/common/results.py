@@ -2,9 +2,8 @@
 
 import json
 import logging
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from pydantic import ValidationError
 
 from pipeline.common.config import Experiment
 from pipeline.common.locks import holding, holding_record
-from pipeline.common.raw_results import append_result, as_line, drop_partial_line, naming, read_results
+from pipeline.common.raw_results import append_result, as_line, drop_partial_line, read_results
 from pipeline.common.records import (
     Environment,
     EvalResults,
@@ -23,10 +22,11 @@ from pipeline.common.records import (
     PromptResult,
     summarize,
 )
-from pipeline.common.schemas import TEMPORARY_SUFFIX
+from pipeline.common.schemas import RECORD_LOCK_NAME
 from pipeline.common.sessions import add_session, close_killed_sessions, end_run, end_session, new_session
-from pipeline.common.share import WHOLE, Share
+from pipeline.common.shard import WHOLE, Shard, all_shards
 from pipeline.errors import UserError
+from pipeline.files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class RunFolder:
     Several processes may share a run. Each records results in a file of its own, all update the one record, and the
     process that finds the last prompt answered merges the files and writes the summary.
 
-    sample_ids: what the run is to answer, in order. share: which of them this process answers.
+    sample_ids: what the run is to answer, in order. shard: which of them this process answers.
     results: what is recorded by all processes, in the order of files and of recording.
     """
 
@@ -47,7 +47,7 @@ class RunFolder:
     exp_desc: str
     fingerprint: Fingerprint
     sample_ids: Sequence[str]
-    share: Share = WHOLE
+    shard: Shard = WHOLE
     results: list[PromptResult] = field(default_factory=list)
     record: OutputConfig | None = None
 
@@ -64,7 +64,7 @@ class RunFolder:
     @property
     def own_results(self) -> Path:
         """The same, of this process's prompts."""
-        return self._results_of(self.share)
+        return self.shard.own(self.raw_results)
 
     @property
     def unanswered(self) -> list[str]:
@@ -74,9 +74,9 @@ class RunFolder:
 
     @property
     def pending(self) -> list[str]:
-        """Ids without a result in this process's share."""
+        """Ids without a result in this process's shard."""
         unanswered = set(self.unanswered)
-        return [sample_id for sample_id in self.share.of(self.sample_ids) if sample_id in unanswered]
+        return [sample_id for sample_id in self.shard.of(self.sample_ids) if sample_id in unanswered]
 
     @property
     def complete(self) -> bool:
@@ -89,6 +89,12 @@ class RunFolder:
         Raises:
             UserError: it holds another experiment, files of other origin under our names, or a corrupt line.
         """
+        # Of a run there is a lock, and then another process may be writing.
+        is_run = (self.path / RECORD_LOCK_NAME).exists()
+        with holding_record(self.path) if is_run else nullcontext():
+            self._inspect()
+
+    def _inspect(self) -> None:
         self.results, self.record = [], None
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"--output_folder_dir {self.path}: is a file; name a folder, new or of this experiment")
@@ -107,7 +113,7 @@ class RunFolder:
 
     @contextmanager
     def open(self, environment: Environment | None, ignored_generation_config: Sequence[str] = ()) -> Iterator[None]:
-        """Hold this process's share of the folder for one session: create or resume it.
+        """Hold this process's shard of the folder for one session: create or resume it.
 
         environment: what this session runs on; None if all prompts are answered and only the summary lacks.
         ignored_generation_config: see `Management`.
@@ -116,9 +122,9 @@ class RunFolder:
             UserError: another process holds the folder, or see `inspect`.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        with holding(self.path, self.share):
+        with holding(self.path, self.shard):
             with holding_record(self.path):
-                self.inspect()
+                self._inspect()
                 self._begin(environment, ignored_generation_config)
             yield
 
@@ -127,25 +133,30 @@ class RunFolder:
         append_result(self.own_results, result)
         self.results.append(result)
 
-    def finish(self) -> EvalResults | None:
+    def finish(self, before_summary: Callable[[], None] = lambda: None) -> EvalResults | None:
         """End this session; if all prompts are answered, merge and write the summary, which marks the run as complete.
 
-        Returns: the summary, or None while other processes have prompts to answer.
+        Args:
+            before_summary: called once all results are there, by the process that completes the run.
+
+        Returns: the summary, or None to processes that others complete the run after, or have completed it before.
         """
         with holding_record(self.path):
-            self.inspect()
+            self._inspect()
             assert self.record is not None, "finish() outside of open()"
-            end_session(self.record.management, self.share)
-            if not self.unanswered:
+            is_last = self.record.eval_results is None and not self.unanswered
+            end_session(self.record.management, self.shard)
+            if is_last:
                 self._merge()
+                before_summary()
                 end_run(self.record.management)
                 self.record.eval_results = summarize(self.results)
             self._write_record()
-            return self.record.eval_results
+            return self.record.eval_results if is_last else None
 
     def _merge(self) -> None:
         """Bring the files of several processes together into one, in the order of the dataset."""
-        parts = self._parts()
+        _, *parts = all_shards(self.raw_results)
         if parts:
             place = {sample_id: i for i, sample_id in enumerate(self.sample_ids)}
             self.results.sort(key=lambda result: place[result.id])
@@ -153,17 +164,10 @@ class RunFolder:
         for part in parts:
             part.unlink()
 
-    def _results_of(self, share: Share) -> Path:
-        return self.raw_results.with_suffix(share.tag + self.raw_results.suffix)
-
-    def _parts(self) -> list[Path]:
-        """The files of processes that share the run."""
-        return sorted(self.path.glob(f"{self.raw_results.stem}.*-of-*{self.raw_results.suffix}"))
-
     def _read_results(self) -> list[PromptResult]:
         """Each prompt's first result; one in two files was being merged, or run in another division."""
         found: dict[str, PromptResult] = {}
-        for path in (self.raw_results, *self._parts()):
+        for path in all_shards(self.raw_results):
             for result in read_results(path, self.sample_ids):
                 found.setdefault(result.id, result)
         return list(found.values())
@@ -175,7 +179,7 @@ class RunFolder:
             self.record = self._new_record(environment)
         else:
             drop_partial_line(self.own_results)
-            close_killed_sessions(self.record.management, self.share, self._results_of)
+            close_killed_sessions(self.record.management, self.shard, self.raw_results)
             if self.record.management.exp_desc != self.exp_desc:
                 log.warning(
                     "this run was begun with --exp_desc %r, which it keeps; %r is not recorded",
@@ -184,7 +188,7 @@ class RunFolder:
                 )
             self.record.eval_results = None
             if environment is not None:
-                add_session(self.record.management, environment, self.share)
+                add_session(self.record.management, environment, self.shard)
         if environment is not None:
             self.record.management.ignored_generation_config = list(ignored_generation_config)
         self._write_record()
@@ -198,7 +202,7 @@ class RunFolder:
                 write_whole(folder / name, file.content)
 
     def _new_record(self, environment: Environment) -> OutputConfig:
-        session = new_session(environment, self.share)
+        session = new_session(environment, self.shard)
         return OutputConfig(
             pipeline_params=self.experiment.pipeline_params(),
             eval_params=self.experiment.eval.model_dump(),
@@ -250,16 +254,6 @@ class RunFolder:
                         f"{self.path}: holds another experiment: {section}.{key} is {_show(theirs, key)} "
                         f"there and {_show(ours, key)} here; name another --output_folder_dir"
                     )
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a whole file or nothing."""
-    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-    with naming(temporary), temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def _show(values: dict[str, Any], key: str) -> str:

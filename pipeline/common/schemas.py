@@ -6,6 +6,7 @@ from pydantic import AfterValidator, Field, SerializeAsAny, model_validator
 
 from eval import EvalParams
 from pipeline.fafo.settings import Level, NumGuesses, NumNewTokens, PlannerName, PoolName, Window
+from pipeline.files import TEMPORARY_SUFFIX
 from pipeline.schema import Schema
 
 LOG_NAME = "exp.log"
@@ -13,7 +14,6 @@ LOCK_NAME = "run.lock"
 AUDIT_NAME = "audit.json"
 RECORD_LOCK_NAME = "record.lock"
 RESERVED_NAMES = (LOG_NAME, LOCK_NAME, RECORD_LOCK_NAME, AUDIT_NAME)  # in the output folder
-TEMPORARY_SUFFIX = ".tmp"  # of the record while it is being written
 
 
 def _check_device(device: str) -> str:

@@ -1,26 +1,27 @@
 """Which processes worked on a run, on what, and when."""
 
 import logging
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pipeline.common.records import Environment, Management, Session
-from pipeline.common.share import Share
+from pipeline.common.shard import Shard
 
 log = logging.getLogger(__name__)
 
 
-def new_session(environment: Environment, share: Share) -> Session:
+def new_session(environment: Environment, shard: Shard) -> Session:
     """A session that begins now."""
-    return Session(start_time=_now(), end_time=None, process=share.process, **dict(environment))
+    return Session(start_time=_now(), end_time=None, process=shard.process, **dict(environment))
 
 
-def add_session(management: Management, environment: Environment, share: Share) -> None:
+def add_session(management: Management, environment: Environment, shard: Shard) -> None:
     """Begin another session of a run; what it changes of the environment is warned about."""
     for name, now in environment:
         before = getattr(management, name)
-        if now != before and name != "git_commit":
+        # Processes that share the prompts have a device each.
+        is_usual = name == "git_commit" or (name == "device" and environment.n_processes > 1)
+        if now != before and not is_usual:
             log.warning(
                 "this run was begun with %s %s and goes on with %s: its timings mix both",
                 name,
@@ -28,30 +29,30 @@ def add_session(management: Management, environment: Environment, share: Share) 
                 now,
             )
         setattr(management, name, now)
-    management.sessions.append(new_session(environment, share))
+    management.sessions.append(new_session(environment, shard))
     management.end_time = management.exp_duration = None
 
 
-def close_killed_sessions(management: Management, share: Share, results_of: Callable[[Share], Path]) -> None:
+def close_killed_sessions(management: Management, shard: Shard, raw_results: Path) -> None:
     """A killed session recorded no end: take the time of its last result, or its start if it has none.
 
-    Only processes of the same division as `share` can be at work now, so that all others' sessions are over.
+    Only processes of the same division as `shard` can be at work now, so that all others' sessions are over.
     """
     for session in management.sessions:
-        is_other = session.n_processes == share.n_processes and session.process != share.process
+        is_other = session.n_processes == shard.n_processes and session.process != shard.process
         if session.end_time is not None or is_other:
             continue
-        results = results_of(Share(session.process, session.n_processes))
+        results = Shard(session.process, session.n_processes).own(raw_results)
         end = datetime.fromisoformat(session.start_time)
         if results.exists():
             end = max(end, datetime.fromtimestamp(results.stat().st_mtime, UTC))
         session.end_time = end.isoformat(timespec="milliseconds")
 
 
-def end_session(management: Management, share: Share) -> None:
+def end_session(management: Management, shard: Shard) -> None:
     """End the session of this process, if it began one."""
     for session in management.sessions:
-        if session.end_time is None and (session.process, session.n_processes) == (share.process, share.n_processes):
+        if session.end_time is None and (session.process, session.n_processes) == (shard.process, shard.n_processes):
             session.end_time = _now()
 
 

@@ -117,7 +117,7 @@ class Comparison:
     @cached_property
     def differing_ids(self) -> list[str]:
         """The prompts whose output tokens are not the baseline's."""
-        return [key for pair in self.pairs for key in pair.differing(lambda r: r.output_token_ids)]
+        return [key for pair in self.pairs for key in pair.differing(lambda r: r.answers)]
 
     @cached_property
     def other_length_ids(self) -> list[str]:

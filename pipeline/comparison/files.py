@@ -6,12 +6,12 @@ from typing import Any
 
 from pandas import DataFrame
 
-from pipeline.common.results import write_whole
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.overview import Overview
 from pipeline.comparison.runs import Run
 from pipeline.comparison.speedups import CONFIDENCE, N_RESAMPLES, SEED
 from pipeline.comparison.tables import Table, tables
+from pipeline.files import write_whole
 
 NAME = "speedup"
 _HOW_TO_READ = """\

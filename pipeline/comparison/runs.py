@@ -102,12 +102,13 @@ class Run:
         return {key: value for key, value in self.params.items() if key not in known}
 
     @property
-    def prompts(self) -> dict[str, tuple[int, int]]:
-        """Tokens of each prompt, and how many were cut, by id: another chat template gives others for the same rows.
+    def prompts(self) -> dict[str, tuple[object, ...]]:
+        """What identifies each prompt, and how many tokens were cut, by id.
 
-        Of a conversation it is the first turn's, since later prompts hold the answers.
+        Another chat template gives other prompts for the same rows. Of a conversation it is the first turn's, since
+        later prompts hold the answers.
         """
-        return {key: (r.n_first_prompt_tokens, r.n_cut_tokens) for key, r in self.results.items()}
+        return {key: (*r.first_prompt, r.n_cut_tokens) for key, r in self.results.items()}
 
 
 def finished_run(path: Path, record: OutputConfig) -> Run:

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from pipeline.fafo.attention import fafo_attention_on
-from pipeline.fafo.cache import FullCache
+from pipeline.fafo.cache import FullCache, layer_devices
 from pipeline.fafo.exact import TILE
 from pipeline.fafo.forward import Forward, greedy_tokens, top_tokens
 from pipeline.fafo.layout import Layout, lay_out
@@ -91,14 +91,14 @@ class Decoding:
     def run(self, on_step: Callable[[list[int]], None] | None = None) -> Generation:
         """Decode to the end; `on_step` gets the new tokens of each step."""
         with fafo_attention_on(self.model):
-            started = now(self.model.device)
+            started = now(self.model)
             self.prefill()
-            prefilled = now(self.model.device)
+            prefilled = now(self.model)
             while self.stop_reason is None:
                 self.step()
                 if on_step is not None:
                     on_step(self.text[-self.accepted_lengths[-1] :])
-            ended = now(self.model.device)
+            ended = now(self.model)
         n_steps = len(self.accepted_lengths)
         n_window_steps = self.n_window_steps
         return Generation(
@@ -192,8 +192,9 @@ class Decoding:
             self.continue_from((keys[:, :, :n], values[:, :, :n]) for keys, values in layers)
 
     def _known_text(self) -> range:
-        """Indices of the tokens that the pool was told of."""
-        start = 0 if self.settings.pool_from_prompt else self.n_prompt
+        """Indices of the tokens that the pool was told of; those of an n-gram that ends in the output may be before."""
+        n_before = self.pool.level - 2 if isinstance(self.pool, NgramPool) else 0
+        start = 0 if self.settings.pool_from_prompt else self.n_prompt - n_before
         return range(start, len(self.text) if self.settings.pool_from_output else self.n_prompt)
 
     def _count_cache(self, layout: Layout) -> None:
@@ -236,8 +237,9 @@ def _length_limit(model: PreTrainedModel, n_prompt: int, n_new: int) -> tuple[in
     return n_prompt + n_new, "length"
 
 
-def now(device: torch.device) -> float:
-    """Seconds on a clock, after the device has done what it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+def now(model: PreTrainedModel) -> float:
+    """Seconds on a clock, after the model's devices have done what they were given."""
+    for device in {model.device, *layer_devices(model)}:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
     return time.perf_counter()

@@ -18,20 +18,22 @@ def tell_apart(text: Sequence[int], n_prompt: int, marks: Sequence[str], known: 
     """Turn each `TEXT` in `marks` into `PROMPT`, `OUTPUT` or `SUCCESSORS`.
 
     Args:
-        text: prompt and output. marks: a letter per output token.
+        text: prompt and output. marks: a letter per output token; `MODEL` ends a step.
         known: indices in `text` of the tokens that the pool was told of.
     """
     wanted = {tuple(text[n_prompt + i - 1 : n_prompt + i + 1]) for i, mark in enumerate(marks) if mark == TEXT}
     places: dict[tuple[int, ...], list[int]] = {pair: [] for pair in wanted}
     letters = list(marks)
-    for end in range(1, len(text)):
-        pair = (text[end - 1], text[end])
-        if pair not in places:
-            continue
-        if end >= n_prompt and marks[end - n_prompt] == TEXT:
-            letters[end - n_prompt] = _letter(text, end, n_prompt, places[pair])
-        if end in known:
-            places[pair].append(end)
+    told = 1  # the first index that the pool was not told of yet: it learns of a step's tokens after the step
+    for end in range(n_prompt, len(text)):
+        if end == n_prompt or marks[end - n_prompt - 1] == MODEL:  # a step begins
+            for index in range(told, end):
+                pair = (text[index - 1], text[index])
+                if pair in places and index in known:
+                    places[pair].append(index)
+            told = end
+        if marks[end - n_prompt] == TEXT:
+            letters[end - n_prompt] = _letter(text, end, n_prompt, places[text[end - 1], text[end]])
     return "".join(letters)
 
 

@@ -9,6 +9,10 @@ from pipeline.errors import UserError
 SUPPORTED_MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 
 
+class PromptTooLongError(UserError):
+    """A prompt has more tokens than the model or the config lets it have."""
+
+
 def check_model(config: PretrainedConfig) -> None:
     """Raise `UserError` unless every layer is full attention whose cache entries can be masked and rolled back.
 
@@ -51,7 +55,7 @@ def check_prompt(prompt_ids: Sequence[int], config: PretrainedConfig) -> None:
         )
     limit = context_limit(config)
     if limit is not None and len(prompt_ids) >= limit:
-        raise UserError(
+        raise PromptTooLongError(
             f"the prompt has {len(prompt_ids)} tokens: the model takes {limit}, new ones included; "
             "leave it out or use a model with a longer context"
         )

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from pydantic import ValidationError
 
@@ -58,5 +59,7 @@ def _verdicts(pair: Pair) -> dict[str, Verdict]:
     try:
         audit = Audit.model_validate_json((pair.run.folder / AUDIT_NAME).read_bytes())
     except (OSError, ValidationError):
+        return {}
+    if Path(audit.run_b).resolve() != pair.baseline.folder.resolve():
         return {}
     return {prompt.id: prompt.verdict for prompt in audit.prompts}

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from pipeline.common.encoding import decode
 from pipeline.common.paths import from_root
 
 
@@ -22,10 +23,10 @@ def token_texts(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int], an
     A character that several tokens spell is the last one's text, and the others have none. Nor have special tokens.
     """
 
-    def decode(start: int, end: int) -> str:
-        return str(tokenizer.decode(list(token_ids[start:end]), skip_special_tokens=True))
+    def between(start: int, end: int) -> str:
+        return decode(tokenizer, token_ids[start:end], skip_special_tokens=True)
 
-    text = decode(0, len(token_ids))
+    text = between(0, len(token_ids))
     if not text.startswith(answer):
         return None
     texts = [""] * len(token_ids)
@@ -34,7 +35,7 @@ def token_texts(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int], an
     start, known, before = 0, 0, ""
     n_shown = 0  # characters of `text` that have their token
     for end in range(1, len(token_ids) + 1):
-        after = decode(start, end)
+        after = between(start, end)
         added = after.removeprefix(before)
         if not after.startswith(before) or not text.startswith(added, n_shown):
             start, before = 0, text[:n_shown]  # part of a character: decoders write U+FFFD where `text` has another
@@ -42,7 +43,7 @@ def token_texts(tokenizer: PreTrainedTokenizerBase, token_ids: Sequence[int], an
             texts[end - 1] = added
             n_shown += len(added)
             start, known = known, end
-            before = decode(start, end)
+            before = between(start, end)
     if texts:
         texts[-1] += text[n_shown:]
     return texts

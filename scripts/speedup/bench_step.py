@@ -176,9 +176,9 @@ def timed_step(decoding: Decoding) -> dict[str, float]:
 
     def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            started = now(decoding.model.device)
+            started = now(decoding.model)
             result = function(*args, **kwargs)
-            seconds[part] += now(decoding.model.device) - started
+            seconds[part] += now(decoding.model) - started
             kept[:] = [result]
             return result
 
@@ -194,9 +194,9 @@ def timed_step(decoding: Decoding) -> dict[str, float]:
         patch.object(decode, "top_tokens", timed("reading tokens", decode.top_tokens)),
         patch.multiple(forward, **model_calls),
     ):
-        started = now(decoding.model.device)
+        started = now(decoding.model)
         decoding.step()
-        seconds["step"] = now(decoding.model.device) - started
+        seconds["step"] = now(decoding.model) - started
     seconds["own code"] = seconds["step"] - seconds["model"] - seconds["reading tokens"]
     seconds["rest of the model"] = seconds["model"] - seconds["attention"]
     seconds["verification attention"] = seconds["attention"] - seconds["window attention"]
