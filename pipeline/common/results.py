@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from pipeline.common.config import Experiment
 from pipeline.common.locks import holding, holding_record
 from pipeline.common.raw_results import append_result, as_line, drop_partial_line, read_results
+from pipeline.common.recorded import read_record
 from pipeline.common.records import (
     Environment,
     EvalResults,
@@ -228,14 +227,9 @@ class RunFolder:
 
     def _read_record(self) -> OutputConfig:
         try:
-            return OutputConfig.model_validate_json(self.output_config.read_bytes())
-        except ValidationError as error:
-            detail = error.errors(include_url=False)[0]
-            place = ".".join(map(str, detail["loc"])) or "the file"
-            raise UserError(
-                f"{self.output_config}: not the record of a run ({place}: {detail['msg']}); "
-                "name another --output_folder_dir"
-            ) from None
+            return read_record(self.output_config)
+        except UserError as error:
+            raise UserError(f"{self.path}: its {error}; name another --output_folder_dir") from None
 
     def _refuse_other_experiment(self, record: OutputConfig) -> None:
         pairs = (

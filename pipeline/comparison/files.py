@@ -52,8 +52,8 @@ def as_json(overview: Overview) -> str:
         },
         "comparisons": [_numbers(c) | _details(c, folder) for c in overview.comparisons],
         "overall": [_numbers(c) | {"datasets": c.datasets} | _histogram(c) for c in overview.overalls],
-        "refused": [{"folder": _inside(r.what, folder), "reason": _inside(r.reason, folder)} for r in overview.refused],
-        "overall_refused": [{"what": r.what, "reason": _inside(r.reason, folder)} for r in overview.overall_refused],
+        "refused": [{"folder": inside(r.what, folder), "reason": inside(r.reason, folder)} for r in overview.refused],
+        "overall_refused": [{"what": r.what, "reason": inside(r.reason, folder)} for r in overview.overall_refused],
     }  # fmt: skip
     return json.dumps(content, indent=2) + "\n"
 
@@ -78,7 +78,7 @@ def as_markdown(overview: Overview, shown: list[Table]) -> str:
         blocks += [f"## {table.title}", *table.conditions, _markdown(table.frame), *table.notes]
     refused = [*overview.refused, *overview.overall_refused]
     if refused:
-        rows = [{"what": _inside(r.what, overview.folder), "why": _inside(r.reason, overview.folder)} for r in refused]
+        rows = [{"what": inside(r.what, overview.folder), "why": inside(r.reason, overview.folder)} for r in refused]
         blocks += ["## Not compared", _markdown(DataFrame(rows))]
     return "\n\n".join(blocks) + "\n"
 
@@ -162,7 +162,7 @@ def _origin(run: Run, folder: Path) -> dict[str, Any]:
     }
 
 
-def _inside(text: str, folder: Path) -> str:
+def inside(text: str, folder: Path) -> str:
     """A text about runs, with their folders as seen from the one that the files go to."""
     if text == str(folder):
         return "."

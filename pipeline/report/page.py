@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pipeline.comparison import Comparison, Overview, tables
+from pipeline.comparison.files import inside
 from pipeline.report.browser import browser_json
 from pipeline.report.outputs import SOURCES, Json, source_shares
 
@@ -46,7 +47,7 @@ def render(overview: Overview, max_prompts: int) -> str:
         conditions=overview.datasets,
         figures=[_figure(path) for path in sorted((overview.folder / FIGURES).glob("*")) if path.suffix in _IMAGES],
         refused=[
-            tuple(text.replace(f"{overview.folder}/", "") for text in (refusal.what, refusal.reason))
+            tuple(inside(text, overview.folder) for text in (refusal.what, refusal.reason))
             for refusal in [*overview.refused, *overview.overall_refused]
         ],
         data=browser_json(overview, max_prompts),
