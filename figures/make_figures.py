@@ -27,6 +27,7 @@ from figures.passkey import passkey_map
 from figures.speedup import speedup_bars
 from figures.step_parts import read_steps, step_parts
 from figures.style import house_style, save
+from pipeline.common.cli import folder
 from pipeline.comparison import compare_runs
 from pipeline.errors import UserError
 
@@ -43,7 +44,7 @@ OF_STEPS, STEP_FILE = "step_parts", "step.json"
 def main(argv: list[str] | None = None) -> int:
     """Draw what can be drawn; exit code 2 if that is nothing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("output_dir", type=Path, help="a folder with run folders in it or below")
+    parser.add_argument("output_dir", type=folder, help="a folder with run folders in it or below")
     output_dir = parser.parse_args(argv).output_dir
     if not output_dir.is_dir():
         sys.stderr.write(f"error: {output_dir}: no such folder; name one with run folders in it or below\n")
@@ -68,7 +69,10 @@ def main(argv: list[str] | None = None) -> int:
             else:
                 n_drawn += 1
                 sys.stdout.write(f"wrote {' and '.join(map(str, files))}\n")
-    return 0 if n_drawn else 2
+    if not n_drawn:
+        sys.stderr.write(f"error: {output_dir}: holds no data for any figure\n")
+        return 2
+    return 0
 
 
 if __name__ == "__main__":

@@ -9,9 +9,8 @@ shown token by token if the model's tokenizer is on this machine.
 
 import argparse
 import sys
-from pathlib import Path
 
-from pipeline.common.cli import positive
+from pipeline.common.cli import folder, positive
 from pipeline.common.logs import adopt_library_logs
 from pipeline.comparison import compare_runs
 from pipeline.files import write_whole
@@ -23,7 +22,7 @@ NAME = "report.html"
 def main(argv: list[str] | None = None) -> int:
     """Write the page; exit code 2 if there is nothing to compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("output_dir", type=Path, help="a folder with the run folders of a baseline and of FAFO")
+    parser.add_argument("output_dir", type=folder, help="a folder with the run folders of a baseline and of FAFO")
     parser.add_argument(
         "--max-prompts",
         type=positive,

@@ -60,12 +60,22 @@ def test_refused(
 def test_other_encodings_are_refused(runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     edit_lines(runs[1], lambda lines: lines[1].update(n_prompt_tokens=9))
     assert main([str(folder) for folder in runs]) == 2
-    assert "prompt Tiny/1 is another in one run (" in capsys.readouterr().err
+    assert "prompt Tiny/1 is another in one run than in the other" in capsys.readouterr().err
     edit_lines(runs[0], lambda lines: lines[1].update(n_prompt_tokens=9))
     put(runs[0], 1, 5, 7)
     put(runs[1], 1, 5, 8)
     assert main([str(folder) for folder in runs]) == 2
     assert "prompt Tiny/1 has other tokens by now" in capsys.readouterr().err
+
+
+def test_other_prompts_of_the_same_length_are_refused(
+    runs: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit_lines(runs[1], lambda lines: lines[1].pop("prompt_sha256"))  # as older runs have none
+    assert main([str(folder) for folder in runs]) == 0
+    edit_lines(runs[1], lambda lines: lines[1].update(prompt_sha256="0" * 64))
+    assert main([str(folder) for folder in runs]) == 2
+    assert "prompt Tiny/1 is another" in capsys.readouterr().err
 
 
 def test_other_baselines_are_refused(
@@ -79,7 +89,7 @@ def test_other_baselines_are_refused(
         return capsys.readouterr().err
 
     assert "output_config.json can't be read (No such file or directory)" in refusal(tmp_path)
-    assert "nowhere can't be read (No such file or directory)" in refusal(tmp_path / "nowhere")
+    assert "nowhere: there is no such run; run the baseline first" in refusal(tmp_path / "nowhere")
     assert "--baseline_dir: found ''" in refusal("")
     edit_lines(runs[1], lambda lines: lines.pop())
     assert "is not finished" in refusal(runs[1])

@@ -1,6 +1,5 @@
 """From questions to token ids: templates of all kinds and none, prompts that are too long."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,9 +112,19 @@ def test_room_for_an_answer_is_left_only_by_cutting(with_template: LoadedModel) 
     assert len(text_of(with_template, sample, n_new=100, long_prompts="cut_middle")) == 412
 
 
-def test_a_failing_template_is_named(load: Any, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"prompt s: the chat template of .* fails: no"):
-        text_of(load("{{ raise_exception('no') }}"))
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('no') }}",
+        "{{ 1 / 0 }}",
+        "{{ '{}'.format() }}",
+        "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
+        "{% for i in range(1000000000) %}{% endfor %}",
+    ],
+)
+def test_a_failing_template_is_named(load: Any, template: str) -> None:
+    with pytest.raises(UserError, match=r"prompt s: the chat template of .* fails: "):
+        text_of(load(template))
 
 
 def test_spaces_of_code_are_kept(load: Any) -> None:

@@ -111,7 +111,8 @@ def test_all_files(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_missing_data_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 2
-    lines = capsys.readouterr().err.splitlines()
+    *lines, last = capsys.readouterr().err.splitlines()
+    assert last == f"error: {tmp_path}: holds no data for any figure"
     assert [re.match(r"skipped figure (\w+): ", line)[1] for line in lines] == NAMES  # type: ignore[index]
     assert all("with bash scripts/" in line or "with python scripts/" in line for line in lines)
     assert "bench_step.py --json" in lines[-1]

@@ -42,7 +42,7 @@ def test_prompts_take_turns_in_rotating_order(case: Case, baseline: Path, monkey
 
     monkeypatch.setattr(experiment, "answer", noted)
     assert main("fafo", argv(case, baseline)) == 0
-    assert order[2:] == [
+    assert order == [
         ("Tiny/0", "fafo"), ("Tiny/0", "baseline"),
         ("Tiny/1", "baseline"), ("Tiny/1", "fafo"),
         ("Tiny/2", "fafo"), ("Tiny/2", "baseline"),
@@ -61,7 +61,7 @@ def test_the_order_rotates_within_a_shard_too(case: Case, baseline: Path, monkey
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     assert main("fafo", argv(case, baseline)) == 0
-    assert order[2:] == ["fafo", "baseline", "baseline", "fafo"]  # prompts 0 and 2
+    assert order == ["fafo", "baseline", "baseline", "fafo"]  # prompts 0 and 2
 
 
 def test_timings_are_taken_in_one_way(case: Case, baseline: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ def _distinct(values: list[T]) -> list[T]:
     return values
 
 
-_Length = Annotated[int, Field(ge=sum(_FILLER.values()))]
+_Length = Annotated[int, Field(ge=sum(_FILLER.values()), le=10_000_000)]
 _Depth = Annotated[float, Field(ge=0, le=1)]
 _Axis = Annotated[list[T], Field(min_length=1), AfterValidator(_distinct)]
 
@@ -52,8 +52,8 @@ class PasskeyParams(EvalParams):
     long_prompts: Literal["refuse"] = "refuse"
     lengths: _Axis[_Length] = Field([500, 1000, 2000, 4000])
     depths: _Axis[_Depth] = Field([0.0, 0.25, 0.5, 0.75, 1.0])
-    key_digits: _Axis[Annotated[int, Field(ge=1)]] = Field([7, 64])
-    n_per_cell: Annotated[int, Field(ge=1)] = 1
+    key_digits: _Axis[Annotated[int, Field(ge=1, le=10_000)]] = Field([7, 64])
+    n_per_cell: Annotated[int, Field(ge=1, le=10_000)] = 1
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
 
 

@@ -68,6 +68,8 @@ def read_baseline(path: Path, experiment: Experiment) -> RecordedRun:
         UserError: it is missing, damaged or unfinished, or has other conditions or lacks some of the prompts.
     """
     try:
+        if not path.exists():
+            raise UserError(f"{path}: there is no such run; run the baseline first")
         baseline = read_run(path)
         summary = baseline.record.eval_results
         if summary is None or summary.n_prompts != len(baseline.results):
@@ -106,9 +108,10 @@ def describe(result: Audit) -> str:
 
 
 def _refuse_other_conditions(pipeline: PipelineParams, of_eval: EvalParams, other: RecordedRun) -> None:
-    names = ("model_name", "dtype", "n_new_tokens")
-    pairs = {name: (getattr(pipeline, name), getattr(other.pipeline, name)) for name in names}
-    pairs["dataset"] = of_eval.dataset, other.eval.dataset
+    of_pipeline = ("model_name", "dtype", "n_new_tokens", "chat_template_kwargs")
+    pairs = {name: (getattr(pipeline, name), getattr(other.pipeline, name)) for name in of_pipeline}
+    for name in ("dataset", "max_prompt_tokens", "long_prompts", "conversation_template"):
+        pairs[name] = getattr(of_eval, name), getattr(other.eval, name)
     for name, (ours, theirs) in pairs.items():
         if ours != theirs:
             raise UserError(f"{other.folder}: {name} is {theirs} there and {ours} here; an audit needs the same")
@@ -128,9 +131,8 @@ def first_difference(a: PromptResult, b: PromptResult) -> Difference | None:
     Raises:
         UserError: the prompts are not the same.
     """
-    if a.first_prompt != b.first_prompt:
-        (n_a, _), (n_b, _) = a.first_prompt, b.first_prompt
-        raise UserError(f"prompt {a.id} is another in one run ({n_a} tokens) than in the other ({n_b})")
+    if not a.has_prompt_of(b):
+        raise UserError(f"prompt {a.id} is another in one run than in the other; an audit needs the same prompts")
     start = 0
     nothing: list[int] = []
     for ours, theirs in zip_longest(a.answers, b.answers, fillvalue=nothing):

@@ -16,6 +16,13 @@ def positive(text: str) -> int:
     return number
 
 
+def folder(text: str) -> Path:
+    """Read an argument that names a folder, for `argparse`; an empty one would be the current folder."""
+    if not text:
+        raise ValueError
+    return Path(text)
+
+
 def main(method: str, argv: Sequence[str] | None = None) -> int:
     """Run `pipeline/<method>/main.py`; return its exit code.
 
@@ -104,7 +111,7 @@ def _run_experiment(method: str, args: argparse.Namespace) -> int:
         (load_experiment(file, eval_file, own), folder.absolute())
         for own, (file, folder) in zip(distribute(overrides, [file for file, _ in runs]), runs, strict=True)
     ]
-    if len({folder for _, folder in experiments}) < len(experiments):
+    if len({folder.resolve() for _, folder in experiments}) < len(experiments):
         raise UserError("--interleave: each run needs a folder of its own")
     experiment, output_folder = experiments[0]
     if experiment.pipeline.method != method:

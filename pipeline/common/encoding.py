@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from eval import EvalParams, Sample
@@ -99,7 +98,7 @@ class Encoder:
             return self.loaded.tokenizer(plain_conversation(messages, self.params.conversation_template))["input_ids"]
         try:
             text = self._apply_template(messages)
-        except (TemplateError, TypeError, ValueError) as error:  # a template is a program: it raises as programs do
+        except Exception as error:  # a template is a program: it may raise anything
             if messages[0]["role"] != "system":
                 raise UserError(f"the chat template of {self.loaded.tokenizer.name_or_path} fails: {error}") from error
             return self._encode_chat(merge_system(messages))  # it may know no system role
@@ -122,7 +121,7 @@ class Encoder:
             if most is not None and len(token_ids) > most:
                 raise PromptTooLongError(
                     f"it has {len(token_ids)} tokens, more than eval_params.max_prompt_tokens, {most}; "
-                    'raise that, or have it cut with eval_params.long_prompts "cut_middle"'
+                    'raise that, or have it cut with eval_params.long_prompts "cut_middle", where the dataset lets you'
                 )
             return Prompt(sample, token_ids)
         limit = self._limit(sample)

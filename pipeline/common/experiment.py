@@ -23,6 +23,7 @@ from pipeline.common.schemas import LOG_NAME, FafoParams
 from pipeline.common.seeds import seed_everything
 from pipeline.common.shard import WHOLE, Shard
 from pipeline.errors import UserError
+from pipeline.fafo.decode import generate
 from pipeline.fafo.forward import Forward
 from pipeline.fafo.measure import step_times_of
 from pipeline.fafo.selectors import Full
@@ -157,8 +158,8 @@ def _prepare(folder: RunFolder, encoder: Encoder, interleaved: Sequence[str]) ->
 
 def _warm_up(method: _Method, encoder: Encoder, prompt: Prompt) -> None:
     """Decode a few tokens untimed: first calls allocate and compile. What fails does so before we write."""
-    short = replace(encoder, n_new_tokens=min(encoder.n_new_tokens, _WARM_UP_TOKENS))
-    answer(prompt, short, method.settings)
+    short = replace(method.settings, n_new_tokens=min(encoder.n_new_tokens, _WARM_UP_TOKENS))
+    generate(encoder.loaded.model, prompt.token_ids, short)
 
 
 def _so_far(results: Sequence[PromptResult]) -> str:

@@ -62,10 +62,14 @@ class PromptResult(_Record):
     cache_tokens_beside_window: float | None = None  # committed entries, mean over these steps; dito
     window_cache_tokens: float | None  # how many of them the window rows saw; None without a window
 
-    @property
-    def first_prompt(self) -> tuple[int, str | None]:
-        """What identifies the first turn's prompt, which does not depend on any answer: its tokens' number and hash."""
-        return self.turns[0].n_prompt_tokens if self.turns else self.n_prompt_tokens, self.prompt_sha256
+    def has_prompt_of(self, other: "PromptResult") -> bool:
+        """Whether both answer the same prompt, of a conversation the first one, which does not depend on any answer.
+
+        Records of older runs tell no more than how many tokens it has.
+        """
+        n_ours, n_theirs = (r.turns[0].n_prompt_tokens if r.turns else r.n_prompt_tokens for r in (self, other))
+        hashes = {self.prompt_sha256, other.prompt_sha256} - {None}
+        return n_ours == n_theirs and len(hashes) <= 1
 
     @property
     def answers(self) -> list[list[int]]:

@@ -156,7 +156,7 @@ def compare(run: Run, runs: Sequence[Run], method: str) -> Comparison:
     alike = [b for b in baselines if b.conditions == run.conditions]
     if not alike:
         raise UserError(_no_baseline(run, baselines))
-    fitting = [b for b in alike if b.prompts == run.prompts]
+    fitting = [b for b in alike if run.has_prompts_of(b)]
     if not fitting:
         raise UserError(f"its prompts are not those of the baseline {alike[0].folder}")
     baseline = fitting[0]

@@ -9,7 +9,7 @@ from pipeline.comparison.comparison import OVERALL, Comparison, compare, grouped
 from pipeline.comparison.runs import Conditions, Run, finished_run
 from pipeline.errors import UserError
 
-Asked = tuple[object, bool, object]  # model, whether paired, dataset
+Asked = tuple[str, bool, str]  # model, whether paired, dataset
 Group = tuple[str, list[Comparison]]  # a title and what may stand in one table
 
 
@@ -55,7 +55,8 @@ def compare_runs(folder: Path) -> Overview:
         try:
             record = read_record(path)
             paired = any(session.interleaved for session in record.management.sessions)
-            asked.add((record.pipeline_params.get("model_name"), paired, record.eval_params.get("dataset")))
+            if {"model_name"} <= record.pipeline_params.keys() and {"dataset"} <= record.eval_params.keys():
+                asked.add((str(record.pipeline_params["model_name"]), paired, str(record.eval_params["dataset"])))
             runs.append(finished_run(path, record))
         except UserError as error:
             refused.append(Refusal(str(path.parent), str(error)))
@@ -88,7 +89,7 @@ def _overalls(comparisons: Sequence[Comparison], asked: Iterable[Asked]) -> tupl
     for _, group in grouped(comparisons, _series, lambda run: run.model):
         run = group[0].run
         series = (run.model_name, run.paired)
-        datasets = sorted(str(dataset) for *others, dataset in asked if (*others,) == series and dataset is not None)
+        datasets = sorted(dataset for *others, dataset in asked if (*others,) == series)
         if len(datasets) == 1:
             continue
         for method in dict.fromkeys(comparison.method for comparison in group):

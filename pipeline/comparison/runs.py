@@ -101,14 +101,13 @@ class Run:
         known = {"method", "kv_method", *self.conditions}
         return {key: value for key, value in self.params.items() if key not in known}
 
-    @property
-    def prompts(self) -> dict[str, tuple[object, ...]]:
-        """What identifies each prompt, and how many tokens were cut, by id.
-
-        Another chat template gives other prompts for the same rows. Of a conversation it is the first turn's, since
-        later prompts hold the answers.
-        """
-        return {key: (*r.first_prompt, r.n_cut_tokens) for key, r in self.results.items()}
+    def has_prompts_of(self, other: "Run") -> bool:
+        """Whether both answer the same prompts: another chat template makes others of the same rows."""
+        theirs = other.results
+        return self.results.keys() == theirs.keys() and all(
+            ours.has_prompt_of(theirs[i]) and ours.n_cut_tokens == theirs[i].n_cut_tokens
+            for i, ours in self.results.items()
+        )
 
 
 def finished_run(path: Path, record: OutputConfig) -> Run:
@@ -167,3 +166,5 @@ def _check_sums(results: list[PromptResult], summary: EvalResults) -> None:
             raise UserError(
                 f"its results give {name} {getattr(found, name):g}, its summary has {getattr(summary, name):g}"
             )
+    if found.accepted_length_histogram != summary.accepted_length_histogram:
+        raise UserError("its summary has an accepted_length_histogram that its results don't give")

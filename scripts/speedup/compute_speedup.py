@@ -11,12 +11,12 @@ numbers.
 
 import argparse
 import sys
-from pathlib import Path
 
 from rich import table as rich_table
 from rich.console import Console
 from rich.text import Text
 
+from pipeline.common.cli import folder
 from pipeline.comparison import Overview, Table, compare_runs, tables, write_files
 
 WIDTH = 120  # where the output is no terminal
@@ -25,7 +25,7 @@ WIDTH = 120  # where the output is no terminal
 def main(argv: list[str] | None = None) -> int:
     """Print and write the tables; exit code 2: nothing to compare; 1: what --require-identical forbids."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("output_dir", type=Path, help="a folder with the run folders of a baseline and of FAFO")
+    parser.add_argument("output_dir", type=folder, help="a folder with the run folders of a baseline and of FAFO")
     parser.add_argument(
         "--require-identical", action="store_true", help="exit with 1 if any output differs or any run is skipped"
     )

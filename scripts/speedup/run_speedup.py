@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from pipeline.common.cli import positive
-from pipeline.common.config import Override, distribute, parse_override
+from pipeline.common.config import Override, distribute, load_experiment, parse_override
 from pipeline.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,10 +57,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Step:
-    """A command, and what to call it."""
+    """A command, and what to call it. needs: the name of another one, without whose success it has no sense."""
 
     name: str
     command: tuple[str, ...]
+    needs: str | None = None
 
 
 def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
@@ -123,7 +124,7 @@ def plan(request: Request, root: Path) -> list[Step]:
     """All commands, in order.
 
     Raises:
-        UserError: there is no launcher for what is asked for.
+        UserError: there is no launcher for what is asked for, or a setting can't be right.
     """
     with_model = [name for name in _datasets(root) if request.model in _launchers(root, name, "baseline")]
     if not with_model:
@@ -144,7 +145,7 @@ def steps_of(dataset: str, request: Request, root: Path) -> list[Step]:
     """The runs on one dataset: the baseline first, which the others are audited against; paired, it takes them along.
 
     Raises:
-        UserError: there is no launcher for a KV method.
+        UserError: there is no launcher for a KV method, or a setting can't be right.
     """
     model = request.model
     overrides = [setting.override for setting in request.settings if setting.dataset in (None, dataset)]
@@ -152,10 +153,10 @@ def steps_of(dataset: str, request: Request, root: Path) -> list[Step]:
     def folder(name: str) -> str:  # as launch.sh has it
         return f"{request.output_dir}/{dataset}/{name}/{model}"
 
-    def step(launcher: str, overrides: Sequence[Override], *more: str) -> Step:
+    def step(launcher: str, overrides: Sequence[Override], *more: str, needs: str | None = None) -> Step:
         path = str(root / "scripts" / dataset / f"{launcher}.sh")
         words = [word for override in overrides for word in override.option.split(" ", 1)]
-        return Step(f"{dataset}, {launcher}", ("bash", path, request.gpu_id, request.output_dir, *words, *more))
+        return Step(f"{dataset}, {launcher}", ("bash", path, request.gpu_id, request.output_dir, *words, *more), needs)
 
     configs = _fafo_configs(root, dataset, model)
     of_baseline = root / "config" / "pipeline_config" / "baseline" / dataset / model / "default.json"
@@ -164,12 +165,16 @@ def steps_of(dataset: str, request: Request, root: Path) -> list[Step]:
             raise UserError(f"kv_method: found {kv_method!r}; {model} on {dataset} has {', '.join(sorted(configs))}")
     pairs = [f"{configs[kv_method]}={folder(f'fafo-{kv_method}')}" for kv_method in request.kv_methods]
     interleave = [word for pair in pairs for word in ("--interleave", pair)] if request.paired else []
-    own, *others = distribute(overrides, [of_baseline, *(configs[kv_method] for kv_method in request.kv_methods)])
+    files = [of_baseline, *(configs[kv_method] for kv_method in request.kv_methods)]
+    own, *others = distribute(overrides, files)
+    for file, fitting in zip(files, [own, *others], strict=True):  # so that a wrong setting is said at once
+        load_experiment(file, root / "config" / "eval_config" / dataset / f"{dataset}.json", fitting)
+    baseline = step(f"baseline/{model}", overrides if request.paired else own, *interleave)
     return [
-        step(f"baseline/{model}", overrides if request.paired else own, *interleave),
+        baseline,
         # Paired, these runs are complete by now, and it is only the audit that is left.
         *(
-            step(f"fafo/{model}_{kv_method}", fitting, "--baseline_dir", folder("baseline"))
+            step(f"fafo/{model}_{kv_method}", fitting, "--baseline_dir", folder("baseline"), needs=baseline.name)
             for kv_method, fitting in zip(request.kv_methods, others, strict=True)
         ),
     ]
@@ -177,19 +182,22 @@ def steps_of(dataset: str, request: Request, root: Path) -> list[Step]:
 
 def run_all(steps: Sequence[Step]) -> int:
     """Run one command after the other, whether they succeed or not; say in the end which failed."""
-    failed = []
+    failed: dict[str, str] = {}
     with Runner().listening() as runner:
         for number, step in enumerate(steps, start=1):
+            if step.needs in failed:
+                failed[step.name] = f"not run, since it needs {step.needs}"
+                continue
             _say(f"[{number}/{len(steps)}] {step.name}")
             code = runner.run(step.command)
             if runner.stopped_by is not None:
                 _say("interrupted: run the same command again to resume")
                 return 130
             if code:
-                failed.append((step, code))
-    for step, code in failed:
-        how = f"exit code {code}" if code > 0 else f"killed by signal {-code}"
-        _say(f"failed: {step.name} ({how}); on its own: {shlex.join(step.command)}")
+                how = f"exit code {code}" if code > 0 else f"killed by signal {-code}"
+                failed[step.name] = f"{how}; on its own: {shlex.join(step.command)}"
+    for name, how in failed.items():
+        _say(f"failed: {name} ({how})")
     if failed:
         _say(f"{len(failed)} of {len(steps)} failed: run the same command again to resume them")
     return 1 if failed else 0
