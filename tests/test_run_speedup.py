@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import UserError
+from pipeline.processes import STOP_SIGNALS
 from scripts import make_configs
-from scripts.speedup import run_speedup
-from scripts.speedup.run_speedup import REPORTS, main, plan, read_request, read_setting
+from scripts.speedup.run_speedup import BUDGETS, REPORTS, main, plan, read_request, read_setting
 from tests.runs import ROOT
 
 MODEL = "SmolLM2-135M-Instruct"
@@ -76,6 +76,25 @@ def test_settings() -> None:
         [first, last],
         [first, window, last],
     ]
+
+
+def test_all_figures() -> None:
+    options = ("--datasets", "gsm8k", "--limit", "2", "--all-figures", "--paired")
+    runs = commands("0", "out", MODEL, "streamllm,quest", *options)
+    baseline, *sweep = runs[3:12]
+    limit = ["--set", "eval_params.max_prompts=2"]
+    assert baseline == ["bash", f"scripts/gsm8k/baseline/{MODEL}.sh", "0", "out/budgets", *limit]
+    fixed = [*limit, "--set", "pipeline_params.pool=lru", "--set", "pipeline_params.planner=fixed"]
+    expected = [("streamllm", n, f"num_local={n - 4}") for n in BUDGETS]
+    expected += [("quest", n, f"top_k={n // 16}") for n in BUDGETS]
+    for run, (kv_method, budget, key) in zip(sweep, expected, strict=True):
+        launcher, into = f"scripts/gsm8k/fafo/{MODEL}_{kv_method}.sh", f"out/budgets/{kv_method}-{budget}"
+        assert run == ["bash", launcher, "0", into, *fixed, "--set", f"pipeline_params.{key}"]
+    (parts,) = runs[12:]
+    assert parts[:2] == ["env", "CUDA_VISIBLE_DEVICES=0"]
+    assert parts[4:10] == ["--model", f"models/{MODEL}", "--dtype", "float32", "--device", "cuda"]
+    assert "out/step.json" in parts
+    assert len({step.name for step in plan(read_request(["0", "out", MODEL, "quest", *options]), ROOT)}) == 3 + 5 + 3
 
 
 def test_a_value_may_have_colons() -> None:
@@ -144,9 +163,9 @@ def test_a_failure_does_not_stop_the_others(
     repository: Repository, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = repository(gsm8k_fafo="exit 3", mtbench_baseline="kill -KILL $$")
-    handlers = [signal.getsignal(number) for number in run_speedup.STOP_SIGNALS]
+    handlers = [signal.getsignal(number) for number in STOP_SIGNALS]
     assert main(["cpu", str(tmp_path), "Tiny", "quest"], root) == 1
-    assert [signal.getsignal(number) for number in run_speedup.STOP_SIGNALS] == handlers
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == handlers
     ran = [line.split()[0] for line in (tmp_path / "log").read_text().splitlines()]
     assert ran == ["gsm8k", "compute_speedup", "make_figures", "report"]  # without mtbench's FAFO run
     said = capsys.readouterr().err.splitlines()
@@ -195,8 +214,9 @@ def is_running(pid: int) -> bool:
 def start(root: Path, output_dir: Path, grace_seconds: int = 10) -> tuple[subprocess.Popen[str], list[int]]:
     """A whole call in a process of its own, and the processes of its first run."""
     code = (
-        "import sys; from pathlib import Path; from scripts.speedup import run_speedup\n"
-        f"run_speedup.GRACE_SECONDS = {grace_seconds}\n"
+        "import sys; from pathlib import Path\n"
+        "from pipeline import processes; from scripts.speedup import run_speedup\n"
+        f"processes.GRACE_SECONDS = {grace_seconds}\n"
         "sys.exit(run_speedup.main(sys.argv[2:], Path(sys.argv[1])))"
     )
     command = [sys.executable, "-c", code, str(root), "cpu", str(output_dir), "Tiny", "quest"]

@@ -9,29 +9,24 @@ from there. Exit code: 1 if anything failed, 2 for wrong arguments, 130 when int
 """
 
 import argparse
-import ctypes
-import os
+import json
 import re
 import shlex
-import signal
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from typing import Any
 
 from pipeline.common.cli import positive
 from pipeline.common.config import Override, distribute, load_experiment, parse_override
 from pipeline.errors import UserError
+from pipeline.processes import Runner
 
 ROOT = Path(__file__).resolve().parents[2]
+PARTS = "scripts/speedup/bench_step.py"
 REPORTS = ("scripts/speedup/compute_speedup.py", "figures/make_figures.py", "scripts/report.py")
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-GRACE_SECONDS = 10
-PR_SET_PDEATHSIG = 1  # of Linux's prctl
-LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+BUDGETS = (32, 64, 128, 256)  # cached tokens that a window sees, for the figure of tau by budget
 
 
 @dataclass(frozen=True)
@@ -53,6 +48,11 @@ class Request:
     datasets: Sequence[str] | None = None
     settings: Sequence[Setting] = ()
     paired: bool = False
+    all_figures: bool = False
+
+    def overrides(self, dataset: str) -> list[Override]:
+        """The settings for a dataset."""
+        return [setting.override for setting in self.settings if setting.dataset in (None, dataset)]
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,11 @@ def read_request(argv: Sequence[str] | None) -> Request:
         "--paired", action="store_true",
         help="run baseline and FAFO on each prompt in turn in one process, so that a noisy machine disturbs both alike",
     )  # fmt: skip
+    parser.add_argument(
+        "--all-figures", action="store_true",
+        help="also run what two figures need besides: each method with a window at several KV budgets, whether it pays "
+        "or not, in <output_dir>/budgets, and a step taken to pieces",
+    )  # fmt: skip
     args = parser.parse_args(argv)
     if not re.fullmatch(r"(cpu|[0-9]+(,[0-9]+)*)?", args.gpu_id):
         raise UserError(f"gpu_id: found {args.gpu_id!r}; it should be a number, several such as 0,1, or cpu")
@@ -107,7 +112,9 @@ def read_request(argv: Sequence[str] | None) -> Request:
         settings.insert(0, read_setting(f"eval_params.max_prompts={args.limit}"))
     kv_methods = _split(args.kv_method.replace("-", ""))
     datasets = None if args.datasets is None else _split(args.datasets)
-    return Request(args.gpu_id, args.output_dir, args.model, kv_methods, datasets, settings, args.paired)
+    return Request(
+        args.gpu_id, args.output_dir, args.model, kv_methods, datasets, settings, args.paired, args.all_figures
+    )
 
 
 def read_setting(text: str) -> Setting:
@@ -137,6 +144,9 @@ def plan(request: Request, root: Path) -> list[Step]:
         if name not in with_model:
             raise UserError(f"{option}: found {name!r}; {request.model} has launchers for {', '.join(with_model)}")
     steps = [step for dataset in datasets for step in steps_of(dataset, request, root)]
+    if request.all_figures:
+        steps += [step for dataset in datasets for step in budget_steps(dataset, request, root)]
+        steps.append(parts_step(datasets[0], request, root))
     reports = [Step(script, (sys.executable, str(root / script), request.output_dir)) for script in REPORTS]
     return [*steps, *reports]
 
@@ -148,36 +158,69 @@ def steps_of(dataset: str, request: Request, root: Path) -> list[Step]:
         UserError: there is no launcher for a KV method, or a setting can't be right.
     """
     model = request.model
-    overrides = [setting.override for setting in request.settings if setting.dataset in (None, dataset)]
+    overrides = request.overrides(dataset)
 
     def folder(name: str) -> str:  # as launch.sh has it
         return f"{request.output_dir}/{dataset}/{name}/{model}"
 
-    def step(launcher: str, overrides: Sequence[Override], *more: str, needs: str | None = None) -> Step:
-        path = str(root / "scripts" / dataset / f"{launcher}.sh")
-        words = [word for override in overrides for word in override.option.split(" ", 1)]
-        return Step(f"{dataset}, {launcher}", ("bash", path, request.gpu_id, request.output_dir, *words, *more), needs)
-
     configs = _fafo_configs(root, dataset, model)
-    of_baseline = root / "config" / "pipeline_config" / "baseline" / dataset / model / "default.json"
     for kv_method in request.kv_methods:
         if kv_method not in configs:
             raise UserError(f"kv_method: found {kv_method!r}; {model} on {dataset} has {', '.join(sorted(configs))}")
     pairs = [f"{configs[kv_method]}={folder(f'fafo-{kv_method}')}" for kv_method in request.kv_methods]
     interleave = [word for pair in pairs for word in ("--interleave", pair)] if request.paired else []
-    files = [of_baseline, *(configs[kv_method] for kv_method in request.kv_methods)]
+    files = [_baseline_config(root, dataset, model), *(configs[kv_method] for kv_method in request.kv_methods)]
     own, *others = distribute(overrides, files)
     for file, fitting in zip(files, [own, *others], strict=True):  # so that a wrong setting is said at once
         load_experiment(file, root / "config" / "eval_config" / dataset / f"{dataset}.json", fitting)
-    baseline = step(f"baseline/{model}", overrides if request.paired else own, *interleave)
+    baseline = _launch(
+        root, dataset, f"baseline/{model}", request, overrides if request.paired else own, more=interleave
+    )
     return [
         baseline,
         # Paired, these runs are complete by now, and it is only the audit that is left.
         *(
-            step(f"fafo/{model}_{kv_method}", fitting, "--baseline_dir", folder("baseline"), needs=baseline.name)
+            _launch(
+                *(root, dataset, f"fafo/{model}_{kv_method}", request, fitting),
+                more=("--baseline_dir", folder("baseline")),
+                needs=baseline.name,
+            )
             for kv_method, fitting in zip(request.kv_methods, others, strict=True)
         ),
     ]
+
+
+def budget_steps(dataset: str, request: Request, root: Path) -> Iterator[Step]:
+    """Runs that differ in nothing but how much of the cache a window sees, and a baseline that is run as they are."""
+    model, configs = request.model, _fafo_configs(root, dataset, request.model)
+    files = [_baseline_config(root, dataset, model), *(configs[kv_method] for kv_method in request.kv_methods)]
+    own, *others = distribute(request.overrides(dataset), files)
+    into = f"{request.output_dir}/budgets"
+    baseline = _launch(root, dataset, f"baseline/{model}", request, own, into=into)
+    yield baseline
+    for kv_method, fitting in zip(request.kv_methods, others, strict=True):
+        params = json.loads(configs[kv_method].read_bytes())["pipeline_params"]
+        for budget in BUDGETS:
+            # The paper's pool and planner, so that the window runs in any case.
+            values = {"pool": "lru", "planner": "fixed"} | _budget_keys(params, budget)
+            sweep = [parse_override(f"pipeline_params.{key}={value}") for key, value in values.items()]
+            launcher, into_own = f"fafo/{model}_{kv_method}", f"{into}/{kv_method}-{budget}"
+            yield _launch(root, dataset, launcher, request, [*fitting, *sweep], into=into_own, needs=baseline.name)
+
+
+def parts_step(dataset: str, request: Request, root: Path) -> Step:
+    """The benchmark of a step's parts, with the model of the configs."""
+    config = _baseline_config(root, dataset, request.model)
+    (overrides,) = distribute(request.overrides(dataset), [config])
+    params = load_experiment(config, root / "config" / "eval_config" / dataset / f"{dataset}.json", overrides).pipeline
+    on_gpu = request.gpu_id not in ("", "cpu")
+    command = (
+        *("env", f"CUDA_VISIBLE_DEVICES={request.gpu_id if on_gpu else ''}", sys.executable, str(root / PARTS)),
+        *("--model", params.model_name, "--dtype", params.dtype, "--device", "cuda" if on_gpu else "cpu"),
+        *("--repeats", "3", "--contexts", "256", "1024", "4096", "--json", f"{request.output_dir}/step.json"),
+        *(["--compile"] if params.compile else []),
+    )
+    return Step(PARTS, command)
 
 
 def run_all(steps: Sequence[Step]) -> int:
@@ -203,56 +246,33 @@ def run_all(steps: Sequence[Step]) -> int:
     return 1 if failed else 0
 
 
-@dataclass
-class Runner:
-    """Runs a command at a time, in a process group of its own, which a signal that ends this process ends too."""
-
-    child: subprocess.Popen[bytes] | None = None
-    stopped_by: int | None = None
-
-    @contextmanager
-    def listening(self) -> Iterator["Runner"]:
-        """Pass signals on; afterwards they do what they did before. Ignored ones stay so, as under nohup."""
-        numbers = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-        before = [(number, signal.signal(number, self._stop)) for number in (*numbers, signal.SIGALRM)]
-        try:
-            yield self
-        finally:
-            signal.alarm(0)
-            for number, handler in before:
-                signal.signal(number, handler)
-
-    def run(self, command: Sequence[str]) -> int:
-        """Run a command to its end; return its exit code, below 0 for a signal. Does nothing once stopped."""
-        if self.stopped_by is not None:
-            return 0
-        self.child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, process_group=0, preexec_fn=_die_with_parent if LIBC else None
-        )
-        if self.stopped_by is not None:  # while it was starting
-            self._send(self.stopped_by)
-        code = self.child.wait()
-        if self.stopped_by is not None:
-            self._send(signal.SIGKILL)  # what it may have started
-        self.child = None
-        return code
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        """Pass the first signal on; kill at the second one, or when time is up."""
-        self._send(number if self.stopped_by is None else signal.SIGKILL)
-        self.stopped_by = self.stopped_by or number
-        signal.alarm(GRACE_SECONDS)
-
-    def _send(self, number: int) -> None:
-        if self.child is not None:
-            with suppress(ProcessLookupError, PermissionError):  # it has ended
-                os.killpg(self.child.pid, number)
+def _launch(
+    root: Path,
+    dataset: str,
+    launcher: str,
+    request: Request,
+    overrides: Sequence[Override],
+    *,
+    more: Sequence[str] = (),
+    needs: str | None = None,
+    into: str | None = None,
+) -> Step:
+    """Run a launcher; into: the output folder, if it is not the usual one."""
+    path = str(root / "scripts" / dataset / f"{launcher}.sh")
+    words = [word for override in overrides for word in override.option.split(" ", 1)]
+    name = f"{dataset}, {launcher}" + (f" into {into}" if into else "")
+    return Step(name, ("bash", path, request.gpu_id, into or request.output_dir, *words, *more), needs)
 
 
-def _die_with_parent() -> None:
-    """In the child: be killed when this process is, even in a way that it can't pass on."""
-    assert LIBC is not None
-    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def _budget_keys(params: Mapping[str, Any], budget: int) -> dict[str, int]:
+    """The selector's keys that have a window see so many cached tokens."""
+    if "num_local" in params:
+        return {"num_local": budget - params["num_init"]}
+    return {"top_k": budget // params["page_size"]}
+
+
+def _baseline_config(root: Path, dataset: str, model: str) -> Path:
+    return root / "config" / "pipeline_config" / "baseline" / dataset / model / "default.json"
 
 
 def _datasets(root: Path) -> list[str]:
