@@ -26,6 +26,7 @@ from transformers import PreTrainedTokenizerBase
 from eval import Sample
 from pipeline.common.access import redact
 from pipeline.common.config import Experiment, Override, load_experiment, parse_override
+from pipeline.common.encoding import decode
 from pipeline.common.json_file import read_json
 from pipeline.common.logs import adopt_library_logs
 from pipeline.common.models import LoadedModel, load_model
@@ -92,8 +93,8 @@ class Chat:
             with torch.inference_mode():
                 decoding.run(on_step)
         finally:
-            answer = self.loaded.tokenizer.decode(decoding.text[decoding.n_prompt :], skip_special_tokens=True)
-            self.messages.append({"role": "assistant", "content": str(answer)})
+            answer = decode(self.loaded.tokenizer, decoding.text[decoding.n_prompt :], skip_special_tokens=True)
+            self.messages.append({"role": "assistant", "content": answer})
 
 
 class Answer:

@@ -61,6 +61,12 @@ def test_a_system_message_without_a_role_for_it(load: Any) -> None:
     assert text_of(load(STRICT), sample) == "[Be brief.\n\nWhat is two and two?]"
 
 
+def test_a_system_message_with_nothing_to_merge_into(load: Any) -> None:
+    sample = Sample("s", ({"role": "system", "content": "Be brief."},), "", {})
+    with pytest.raises(UserError, match=r"the chat template of .* fails: no system role"):
+        text_of(load(STRICT), sample)
+
+
 def test_what_the_template_gets_besides(load: Any) -> None:
     loaded = load("{{ mood }}:{{ messages[0].content }}", chat_template_kwargs={"mood": "calm"})
     assert text_of(loaded) == "calm:What is two and two?"

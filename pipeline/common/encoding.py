@@ -99,9 +99,10 @@ class Encoder:
         try:
             text = self._apply_template(messages)
         except Exception as error:  # a template is a program: it may raise anything
-            if messages[0]["role"] != "system":
+            merged = merge_system(messages)
+            if merged == messages:
                 raise UserError(f"the chat template of {self.loaded.tokenizer.name_or_path} fails: {error}") from error
-            return self._encode_chat(merge_system(messages))  # it may know no system role
+            return self._encode_chat(merged)  # it may know no system role
         return self.loaded.tokenizer(text, add_special_tokens=False)["input_ids"]  # the template writes them out
 
     def _apply_template(self, messages: Messages) -> str:

@@ -193,8 +193,7 @@ class Decoding:
 
     def _known_text(self) -> range:
         """Indices of the tokens that the pool was told of; those of an n-gram that ends in the output may be before."""
-        n_before = self.pool.level - 2 if isinstance(self.pool, NgramPool) else 0
-        start = 0 if self.settings.pool_from_prompt else self.n_prompt - n_before
+        start = 0 if self.settings.pool_from_prompt else self.n_prompt - self.pool.n_before
         return range(start, len(self.text) if self.settings.pool_from_output else self.n_prompt)
 
     def _count_cache(self, layout: Layout) -> None:

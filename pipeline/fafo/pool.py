@@ -12,6 +12,7 @@ class Pool(ABC):
     """What may follow, learned while decoding one prompt."""
 
     n_successors: int = 0  # how many of the model's own next tokens `add_successors` wants to see of each row
+    n_before: int = 0  # how many tokens before `start` are learned by `add_text` too, as parts of its n-grams
 
     @abstractmethod
     def add(self, key: int, guess: tuple[int, ...]) -> None:
@@ -44,6 +45,7 @@ class NgramPool(Pool):
 
     def __init__(self, level: int, num_guesses: int) -> None:
         self.level = level
+        self.n_before = level - 2
         self.num_guesses = num_guesses
         # Per key, least recently used guess first; the value tells whether the window saw it last.
         self._guesses: dict[int, dict[tuple[int, ...], bool]] = {}
