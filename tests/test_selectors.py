@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from pipeline.fafo.selectors import SELECTORS, Full, LayerView, Quest, Selector, StreamLLM
+from pipeline.fafo.selectors.base import KeyValues, Part, n_entries
 from pipeline.fafo.selectors.quest import PageBounds
 
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 6
@@ -16,19 +17,27 @@ def draw(seed: int, heads: int, n: int) -> Tensor:
     return torch.randn(1, heads, n, HEAD_DIM, generator=torch.Generator().manual_seed(seed))
 
 
+def of_head(part: Part, head: int) -> KeyValues:
+    keys, values = part[head] if isinstance(part, list) else (part[0][:, head : head + 1], part[1][:, head : head + 1])
+    assert keys.shape == values.shape
+    return keys[0, 0], values[0, 0]
+
+
 def visible_positions(view: LayerView, query: Tensor, keys: Tensor) -> list[list[int]]:
-    """Positions that the window rows see, per KV head; values are made to carry their position."""
+    """Positions that are seen, per KV head; values are made to carry their position."""
     positions = torch.arange(keys.shape[2], dtype=torch.float32)
     values = positions[None, None, :, None].expand(1, KV_HEADS, -1, HEAD_DIM)
     parts = view.select(query, keys, values)
-    assert all(k.shape == v.shape and k.shape[2] > 0 for k, v in parts)
-    assert view.n_visible == sum(v.shape[2] for _, v in parts)
-    seen = [[int(p) for _, v in parts for p in v[0, head, :, 0]] for head in range(KV_HEADS)]
-    for head, head_positions in enumerate(seen):
+    assert all(n_entries(part) for part in parts)
+    seen = []
+    for head in range(KV_HEADS):
+        taken = [of_head(part, head) for part in parts]
+        head_positions = [int(p) for _, v in taken for p in v[:, 0]]
         assert len(set(head_positions)) == len(head_positions)
-        taken = torch.cat([k[0, head] for k, _ in parts]) if parts else torch.empty(0, HEAD_DIM)
-        torch.testing.assert_close(taken, keys[0, head, head_positions])
-    return [sorted(head_positions) for head_positions in seen]
+        torch.testing.assert_close(torch.cat([keys[0, 0, :0], *(k for k, _ in taken)]), keys[0, head, head_positions])
+        seen.append(sorted(head_positions))
+    assert view.n_visible == sum(map(len, seen)) / KV_HEADS
+    return seen
 
 
 @given(length=st.integers(1, 40), num_init=st.integers(0, 8), num_local=st.integers(1, 45))

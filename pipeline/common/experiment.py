@@ -207,7 +207,7 @@ def _warn_if_uncompressed(folder: RunFolder, summary: EvalResults) -> None:
     params = folder.experiment.pipeline
     if not isinstance(params, FafoParams) or isinstance(folder.experiment.selector, Full):
         return
-    if (params.level - 1) * params.window <= 1:  # rows of the window, the root being one of them
+    if not folder.experiment.decode_settings(()).has_window_rows:
         log.warning(
             "nothing was compressed: level %d with window %d has no window branch, the only one that %s compresses for",
             params.level,

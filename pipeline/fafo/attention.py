@@ -21,8 +21,8 @@ from transformers import AttentionInterface, PreTrainedModel
 from pipeline.fafo.cache import FullCache
 from pipeline.fafo.exact import ExactPlan, exact_attention
 from pipeline.fafo.layout import Layout
-from pipeline.fafo.partial import Partial, attend, merge
-from pipeline.fafo.selectors.base import KeyValues, LayerView
+from pipeline.fafo.partial import Partial, attend, attend_part, merge
+from pipeline.fafo.selectors.base import LayerView, Part, Seen
 
 ATTENTION_NAME = "fafo"
 _STEP: ContextVar["Step"] = ContextVar("fafo_step")
@@ -34,12 +34,16 @@ class Step:
     """What one forward pass tells the attention of every layer.
 
     Without a layout the rows are a stretch of text: each sees the cache and the rows before it (prefill).
+
+    views: one a layer, if the layout has window rows, decoding is lossy, or selectors are to see the text.
+    lossy: verification rows see what window rows do. There is but one, the root.
     """
 
     cache: FullCache
     layout: Layout | None = None
-    views: list[LayerView] = field(default_factory=list)  # one a layer, if the layout has window rows
+    views: list[LayerView] = field(default_factory=list)
     exact: bool = False
+    lossy: bool = False
     _masks: dict[torch.device, Tensor] = field(default_factory=dict)
     _plans: dict[torch.device, ExactPlan] = field(default_factory=dict)
 
@@ -98,7 +102,7 @@ def fafo_attention(
     step = _STEP.get(None)
     if step is None:
         raise ValueError('attention "fafo" works only inside FAFO\'s decoding loop, which says what step is running')
-    return attend_step(step, layer, query, key, value, scaling), None
+    return attend_step(step, layer, query, key, value, scaling, module), None
 
 
 @torch.library.custom_op("fafo::attention", mutates_args=())
@@ -108,7 +112,7 @@ def attention_operator(query: Tensor, key: Tensor, value: Tensor, layer: int, sc
     n_rows = step.n_rows
     n_more = query.shape[2] - n_rows
     query, key, value = (t[:, :, :n_rows] for t in (query, key, value))
-    output = attend_step(step, layer, query, key, value, scaling)
+    output = attend_step(step, layer, query, key, value, scaling, module=None)
     return pad(output, (0, 0, 0, 0, 0, n_more)) if n_more else output.contiguous()
 
 
@@ -118,19 +122,29 @@ def _(query: Tensor, key: Tensor, value: Tensor, layer: int, scaling: float) -> 
     return query.new_empty(batch, rows, heads, head_dim)
 
 
-def attend_step(step: Step, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-    """Attention of one layer; shapes are those of `fafo_attention`."""
+def attend_step(
+    step: Step, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, module: nn.Module | None
+) -> Tensor:
+    """Attention of one layer; shapes are those of `fafo_attention`. module: the layer's, if it is run uncompiled."""
     cache, layout = step.cache, step.layout
     n_rows = query.shape[2]
     keys, values = cache.append(layer, key, value)
-    if n_rows == 1:
-        output, _ = attend(query, (keys, values), scaling)
-        return output.transpose(1, 2)
-
     if layout is None:
         new = keys[:, :, cache.length :], values[:, :, cache.length :]
         among_new = attend(query, new, scaling, causal=True)
-        return _see(query, _committed(cache, keys, values), among_new, scaling).transpose(1, 2)
+        output = _see(query, _committed(cache, keys, values), among_new, scaling)
+        if step.views:
+            assert module is not None  # text is never run compiled
+            step.views[layer].observe(Seen(query, keys, values, scaling, module))
+        return output.transpose(1, 2)
+
+    if step.lossy:
+        parts = step.views[layer].select(query, keys, values, n_new=1)
+        return merge([attend_part(query, part, scaling) for part in parts]).to(query.dtype).transpose(1, 2)
+
+    if n_rows == 1:
+        output, _ = attend(query, (keys, values), scaling)
+        return output.transpose(1, 2)
 
     outputs = [_verification(step, query[:, :, : layout.n_verify], keys, values, scaling)]
     if layout.n_verify < n_rows:
@@ -166,13 +180,13 @@ def _window(step: Step, layer: int, query: Tensor, keys: Tensor, values: Tensor,
     return _see(rows, selected, among_new, scaling)
 
 
-def _committed(cache: FullCache, keys: Tensor, values: Tensor) -> list[KeyValues]:
+def _committed(cache: FullCache, keys: Tensor, values: Tensor) -> list[Part]:
     return [(keys[:, :, : cache.length], values[:, :, : cache.length])] if cache.length else []
 
 
-def _see(query: Tensor, cached: list[KeyValues], among_new: Partial, scaling: float) -> Tensor:
+def _see(query: Tensor, cached: list[Part], among_new: Partial, scaling: float) -> Tensor:
     """Attention of rows that all see all of `cached`, joined with what they see among the new rows."""
-    return merge([among_new, *(attend(query, part, scaling) for part in cached)]).to(query.dtype)
+    return merge([among_new, *(attend_part(query, part, scaling) for part in cached)]).to(query.dtype)
 
 
 AttentionInterface.register(ATTENTION_NAME, fafo_attention)

@@ -72,6 +72,11 @@ class FullCache:
                 stack.narrow(4, start, end - start).copy_(moved)
         self.length = end
 
+    @property
+    def bytes_per_token(self) -> int:
+        """Of the keys and values of one token in all layers; 0 before anything was appended."""
+        return sum(stack[..., 0, :].numel() * stack.element_size() for stack in self._stacks)
+
     def entries(self, layer: int) -> KeyValues:
         """Committed keys and values of one layer, each [batch, kv_heads, length, head_dim], not copied."""
         stored = self._layers[layer]

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -65,6 +66,7 @@ class Decoding:
         """
         check_model(model.config)
         check_prompt(prompt_ids, model.config)
+        settings.selector.check(model.config)
         self.model = model
         self.settings = settings
         self.forward = Forward(model, settings.exact, settings.compile)
@@ -76,7 +78,8 @@ class Decoding:
         self.text = list(prompt_ids)
         self.limit, self.limit_reason = _length_limit(model, len(prompt_ids), settings.n_new_tokens)
         self.cache = FullCache.for_model(model, capacity=self.limit + _max_rows(settings))
-        self.views = [LayerView(settings.selector) for _ in range(model.config.num_hidden_layers)]
+        n_layers = model.config.num_hidden_layers
+        self.views = [LayerView(settings.selector, layer, n_layers, self.text) for layer in range(n_layers)]
         self.pool = _pool(settings)
         self.planner = _planner(self.forward, settings)
         self.window = JacobiWindow(settings.level, settings.window, prompt_ids, settings.seed)
@@ -84,6 +87,7 @@ class Decoding:
         self.marks: list[str] = []  # where each new token came from, as far as the steps know; see `sources.py`
         self.stop_reason: StopReason | None = None
         self.cache_tokens = 0  # sums over the steps, as are the next
+        self.seen_tokens = 0.0
         self.n_window_steps = 0
         self.cache_tokens_beside_window = 0
         self.window_cache_tokens = 0.0
@@ -109,6 +113,7 @@ class Decoding:
             decode_seconds=ended - prefilled,
             stop_reason=self.stop_reason,
             cache_tokens=self.cache_tokens / n_steps,
+            kv_bytes=self.cache.bytes_per_token * self.seen_tokens / n_steps,
             n_window_steps=n_window_steps,
             cache_tokens_beside_window=self.cache_tokens_beside_window / n_window_steps if n_window_steps else None,
             window_cache_tokens=self.window_cache_tokens / n_window_steps if n_window_steps else None,
@@ -133,8 +138,13 @@ class Decoding:
         if self.settings.pool_from_prompt:
             self.pool.add_text(self.text)
         rest = self.text[self.cache.length : -1]
-        if rest:
-            self.forward.text(rest, self.cache)
+        if not rest:
+            return
+        views = self.views if self.settings.lossy or self.settings.has_window_rows else []
+        with self.settings.selector.reading(self.model, views) if views else nullcontext():
+            self.forward.text(rest, self.cache, views)
+        for view in views:
+            view.prompt_ends(self.cache.length, see_all=self.settings.lossy)
 
     def step(self) -> None:
         """One forward pass: verify guesses, improve the window, accept."""
@@ -145,14 +155,14 @@ class Decoding:
             max_depth=self.limit - n_before - 1,
             min_chance=self.planner.least_chance(),
         )
-        plan = self.planner.plan(proposal, self.cache.length, n_seen=self.views[0].n_visible)
+        plan = self.planner.plan(proposal, self.cache.length, n_seen=round(self._n_visible()))
         if plan.n_columns and not self.window.rows:
             for view in self.views:
                 view.forget()
         self.window.resize(plan.n_columns, root)
         tree = proposal.cut(plan.n_guesses + 1)
         layout = lay_out(tree, self.window, n_before - 1, context_limit(self.model.config))
-        logits = self.forward.step(layout, self.cache, self.views)
+        logits = self.forward.step(layout, self.cache, self.views, self.settings.lossy)
         predicted = greedy_tokens(logits)
         self._count_cache(layout)
         rows = accept(tree, lambda row: self._take(predicted[row], logits[row]))
@@ -186,6 +196,8 @@ class Decoding:
         return token if self.stop_reason is None else None
 
     def _continue_after(self, earlier: "Decoding") -> None:
+        if self.settings.lossy or self.settings.selector.whole_prompt:
+            return
         n = common_prefix(earlier.text[: earlier.cache.length], self.text)
         if n:
             layers = map(earlier.cache.entries, range(len(self.views)))
@@ -198,10 +210,16 @@ class Decoding:
 
     def _count_cache(self, layout: Layout) -> None:
         self.cache_tokens += self.cache.length
+        self.seen_tokens += self._n_visible() if self.settings.lossy else self.cache.length
         if layout.n_verify < len(layout.tokens):
             self.n_window_steps += 1
             self.cache_tokens_beside_window += self.cache.length
-            self.window_cache_tokens += sum(view.n_visible for view in self.views) / len(self.views)
+            self.window_cache_tokens += self._n_visible()
+            self.seen_tokens += self._n_visible()
+
+    def _n_visible(self) -> float:
+        """Cache tokens that the selector let be seen in the latest step, as a mean over the layers."""
+        return sum(view.n_visible for view in self.views) / len(self.views)
 
 
 def _pool(settings: DecodeSettings) -> Pool:

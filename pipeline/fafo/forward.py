@@ -1,5 +1,6 @@
 """Running the model: a stretch of text into the cache, or a step's rows to logits."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
@@ -31,16 +32,19 @@ class Forward:
         self.exact = exact
         self.compiled = compiled(model) if compile else None
 
-    def text(self, tokens: list[int], cache: FullCache) -> None:
-        """Append a stretch of text to the cache and commit it."""
+    def text(self, tokens: list[int], cache: FullCache, views: Sequence[LayerView] = ()) -> None:
+        """Append a stretch of text to the cache and commit it; `views` (one a layer, or none) get to see it."""
         ids = torch.tensor([tokens], device=self.device)
         positions = torch.arange(cache.length, cache.length + len(tokens), device=self.device)[None]
-        with running(Step(cache)):
+        with running(Step(cache, views=list(views))):
             self.body(input_ids=ids, position_ids=positions, use_cache=False)
         cache.commit(list(range(len(tokens))))
 
-    def step(self, layout: Layout, cache: FullCache, views: list[LayerView]) -> Tensor:
-        """Run a step's rows; return the logits of `layout.logit_rows`, [rows, vocabulary]. Commits nothing."""
+    def step(self, layout: Layout, cache: FullCache, views: list[LayerView], lossy: bool = False) -> Tensor:
+        """Run a step's rows; return the logits of `layout.logit_rows`, [rows, vocabulary]. Commits nothing.
+
+        lossy: see `Step`.
+        """
         n_logits = len(layout.logit_rows)
         fixed_shapes: AbstractContextManager[object] = nullcontext()
         if self.exact:
@@ -51,7 +55,7 @@ class Forward:
         rows = rows.to(self.device)  # in one copy
         ids, positions, logit_rows = rows.split([n_rows, n_rows, len(layout.logit_rows)])
         ids, positions = ids[None], positions[None]
-        with running(Step(cache, layout, views, self.exact)), fixed_shapes:
+        with running(Step(cache, layout, views, self.exact, lossy)), fixed_shapes:
             if self.compiled is not None and n_rows <= MOST_ROWS:
                 return self.compiled(ids, positions, logit_rows)
             hidden = self.body(input_ids=ids, position_ids=positions, use_cache=False).last_hidden_state

@@ -5,7 +5,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from pipeline.fafo.selectors.base import KeyValues
+from pipeline.fafo.selectors.base import KeyValues, Part
 
 Partial = tuple[Tensor, Tensor]  # output [batch, heads, rows, head_dim], log-sum-exp of the scores [batch, heads, rows]
 
@@ -38,6 +38,22 @@ def attend(
         mask = mask.repeat(*(1,) * (mask.dim() - 2), group, 1)
     output, lse = _attend_ungrouped(folded, keys, values, scaling, mask)
     return output.reshape(batch, heads, rows, head_dim), lse.reshape(batch, heads, rows)
+
+
+def attend_part(query: Tensor, part: Part, scaling: float) -> Partial:
+    """Attend over all entries of a part, whose KV heads may have numbers of entries of their own, or none."""
+    if not isinstance(part, list):
+        return attend(query, part, scaling)
+    of_heads = [
+        attend(group, entries, scaling) if entries[0].shape[2] else _nothing(group)
+        for group, entries in zip(query.chunk(len(part), dim=1), part, strict=True)
+    ]
+    outputs, lses = zip(*of_heads, strict=True)
+    return torch.cat(outputs, dim=1), torch.cat(lses, dim=1)
+
+
+def _nothing(query: Tensor) -> Partial:
+    return torch.zeros_like(query), query.new_full(query.shape[:-1], -torch.inf, dtype=torch.float32)
 
 
 def _attend_ungrouped(

@@ -33,6 +33,8 @@ class DecodeSettings:
     step_times: how long steps take, for planner "auto"; None is measured, or read from disk, when decoding starts.
     compile: run a compiled model (see `compiled.py`).
     selector: what the window sees of the cache.
+    lossy: each token sees what the selector chooses, and not the whole cache: output may differ from plain decoding's.
+        Nothing is guessed. Of the prompt all is seen until the first new token.
     seed: of the window's initial tokens.
     exact: make each token's logits the same bits whatever the other settings are (see `exact.py`); slower.
     """
@@ -51,13 +53,25 @@ class DecodeSettings:
     seed: int = 42
     exact: bool = False
     compile: bool = False
+    lossy: bool = False
+
+    @property
+    def has_window_rows(self) -> bool:
+        """Whether steps may have window rows; the root is the first place of the window, and none of them."""
+        return (self.level - 1) * self.window > 1
 
     @model_validator(mode="after")
-    def _fits_the_exact_mode(self) -> Self:
+    def _fit_together(self) -> Self:
         if self.exact and self.level > MAX_LEVEL:
             raise ValueError(f"level: found {self.level}, but with exact it is at most {MAX_LEVEL}")
         if self.exact and self.compile:
             raise ValueError("compile: the exact mode needs PyTorch's own kernels, so it can't be compiled")
+        if self.lossy and (self.window or self.num_guesses):
+            raise ValueError("lossy: nothing can be guessed in lossy decoding: window and num_guesses should be 0")
+        if self.lossy and self.exact:
+            raise ValueError("exact: lossy decoding has no plain decoding to be bit-identical to")
+        if self.selector.only_lossy and not self.lossy:
+            raise ValueError(f"selector: {type(self.selector).__name__} works in lossy decoding only")
         return self
 
 
@@ -69,6 +83,8 @@ class Generation:
     accepted_lengths: new tokens of each decoding step.
     stop_reason: "length" is `n_new_tokens`, "context_limit" the model's, "criteria" a caller's own.
     cache_tokens: committed entries, as a mean over the steps.
+    kv_bytes: keys and values that the attention of a step reads from the cache, in bytes of all layers, as a mean over
+        the steps.
     n_window_steps: steps with window rows. cache_tokens_beside_window, window_cache_tokens: committed entries, and how
         many of them the window rows saw, both as means over these steps; None if there are none.
     n_reused_tokens: of the prompt, those whose cache entries were there already.
@@ -82,6 +98,7 @@ class Generation:
     decode_seconds: float
     stop_reason: StopReason
     cache_tokens: float
+    kv_bytes: float
     n_window_steps: int
     cache_tokens_beside_window: float | None
     window_cache_tokens: float | None

@@ -7,7 +7,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from pipeline.fafo.selectors.base import Choice, LayerView, Selector
+from pipeline.fafo.selectors.base import Amount, Choice, LayerView, Selector, count_of
 
 
 @dataclass(frozen=True, config={"extra": "forbid", "strict": True})
@@ -16,7 +16,7 @@ class Quest(Selector):
 
     A page keeps the elementwise minimum m and maximum M of its keys; its score for a query q is
     sum_d max(q_d * m_d, q_d * M_d), maximised over the query heads of the KV head. The newest page is kept whenever
-    it is incomplete, and counts as one of the `top_k`.
+    it is incomplete, and counts as one of the `top_k`: a number of pages, or a share of all.
 
     Source: Tang et al., "Quest: Query-Aware Sparsity for Efficient Long-Context LLM Inference", ICML 2024.
     Deviations: the root's query decides for all window rows, every `update_interval` steps; the first two layers are
@@ -25,14 +25,15 @@ class Quest(Selector):
     """
 
     page_size: Annotated[int, Field(ge=1)] = 16
-    top_k: Annotated[int, Field(ge=1)] = 16
+    top_k: Amount = 16
     update_interval: Annotated[int, Field(ge=1)] = 8
 
     def choose(self, view: LayerView, query: Tensor, keys: Tensor) -> Choice:
         """Choose pages by their bounds. See `Selector.choose`."""
         length = keys.shape[2]
         n_pages = -(-length // self.page_size)
-        if n_pages <= self.top_k:
+        n_kept = count_of(self.top_k, n_pages)
+        if n_pages <= n_kept:
             return [slice(0, length)]
         if view.memory is None:
             view.memory = PageBounds(self.page_size)
@@ -41,7 +42,7 @@ class Quest(Selector):
         n_missing = n_pages * self.page_size - length
         if n_missing:
             scores[:, :, -1] = torch.inf
-        pages = scores.topk(self.top_k, dim=-1).indices.sort(dim=-1).values
+        pages = scores.topk(n_kept, dim=-1).indices.sort(dim=-1).values
         offsets = torch.arange(self.page_size, device=keys.device)
         index = (pages.unsqueeze(-1) * self.page_size + offsets).flatten(-2)
         # Sorted pages put an incomplete newest page last in every head, so what it lacks is one common tail.

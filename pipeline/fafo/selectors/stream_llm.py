@@ -6,12 +6,14 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from pipeline.fafo.selectors.base import Choice, LayerView, Selector
+from pipeline.fafo.selectors.base import Amount, Choice, LayerView, Selector, count_of
 
 
 @dataclass(frozen=True, config={"extra": "forbid", "strict": True})
 class StreamLLM(Selector):
     """The first `num_init` and the last `num_local` cache positions, alike in all layers and heads.
+
+    num_local: a number of tokens, or a share of those in the cache.
 
     Source: Xiao et al., "Efficient Streaming Language Models with Attention Sinks", ICLR 2024.
     Deviation: keys keep their absolute rotary positions, since the full cache needs them; only guesses are affected.
@@ -19,12 +21,12 @@ class StreamLLM(Selector):
     """
 
     num_init: Annotated[int, Field(ge=0)] = 4
-    num_local: Annotated[int, Field(ge=1)] = 252
+    num_local: Amount = 252
 
     def choose(self, view: LayerView, query: Tensor, keys: Tensor) -> Choice:
         """Choose two slices. See `Selector.choose`."""
         length = keys.shape[2]
-        local_start = length - self.num_local
+        local_start = length - count_of(self.num_local, length)
         if local_start <= self.num_init:
             return [slice(0, length)]
         return [slice(0, self.num_init), slice(local_start, length)]
