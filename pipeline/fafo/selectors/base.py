@@ -7,14 +7,25 @@ from math import inf
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
-from pydantic import Field
+from pydantic import PlainValidator
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 KeyValues = tuple[Tensor, Tensor]  # keys and values, each [batch, kv_heads, n, head_dim]
 Part = KeyValues | list[KeyValues]  # the same for all KV heads, or a number of entries each, [1, 1, n, head_dim]
 Choice = list[slice] | Tensor | list[Tensor]  # ranges of positions, positions [1, kv_heads, n], or [n] per KV head
-Amount = Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, le=1)]  # how many, or which share of all there are
+
+
+def _check_amount(amount: Any) -> Any:
+    is_number = type(amount) is int and amount >= 1
+    if not is_number and not (type(amount) is float and 0 < amount <= 1):
+        raise ValueError(
+            "should be a whole number of at least 1, or a share with a decimal point, above 0.0 and up to 1.0"
+        )
+    return amount
+
+
+Amount = Annotated[int | float, PlainValidator(_check_amount)]  # how many, or which share of all there are
 
 
 def count_of(amount: Amount, n: int) -> int:
