@@ -6,9 +6,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from pipeline.fafo.decode import generate
-from pipeline.fafo.selectors import Full, Quest, StreamLLM
+from pipeline.fafo.selectors import Quest, StreamLLM
 from pipeline.fafo.settings import DecodeSettings
 from pipeline.fafo.step_times import StepTimes
+from tests.selecting import any_selector
 from tests.tiny import CONFIGS, MAX_LENGTH, VOCABULARY, greedy, tiny_model
 
 tokens = st.integers(0, VOCABULARY - 1)
@@ -17,11 +18,6 @@ prompts = st.one_of(
     st.builds(lambda t, n: [t] * n, tokens, st.integers(1, 30)),  # one token repeated
     st.builds(lambda p, n: (p * n)[:60], st.lists(tokens, min_size=1, max_size=7), st.integers(2, 12)),  # periodic
     st.builds(lambda p, n: (p * 30)[: MAX_LENGTH - n], st.lists(tokens, min_size=1, max_size=7), st.integers(1, 6)),
-)
-selectors = st.one_of(
-    st.just(Full()),
-    st.builds(StreamLLM, num_init=st.integers(0, 5), num_local=st.integers(1, 80)),
-    st.builds(Quest, page_size=st.integers(1, 9), top_k=st.integers(1, 12), update_interval=st.integers(1, 5)),
 )
 step_times = st.builds(  # from free rows to rows that cost a step each
     lambda slope: StepTimes(rows=(1, 101), seconds=(1.0, 1.0 + 100 * slope), per_token=(0.0, slope / 100)),
@@ -39,7 +35,7 @@ all_settings = st.builds(
     step_times=step_times,
     pool_from_prompt=st.booleans(),
     pool_from_output=st.booleans(),
-    selector=selectors,
+    selector=any_selector,
     seed=st.integers(0, 3),
 )
 

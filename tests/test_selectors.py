@@ -4,40 +4,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
-from pipeline.fafo.selectors import SELECTORS, Full, LayerView, Quest, Selector, StreamLLM
-from pipeline.fafo.selectors.base import KeyValues, Part, n_entries
+from pipeline.fafo.selectors import SELECTORS, LayerView, Quest, Selector, StreamLLM
+from pipeline.fafo.selectors.base import Amount, count_of
 from pipeline.fafo.selectors.quest import PageBounds
-
-HEADS, KV_HEADS, HEAD_DIM = 4, 2, 6
-
-
-def draw(seed: int, heads: int, n: int) -> Tensor:
-    return torch.randn(1, heads, n, HEAD_DIM, generator=torch.Generator().manual_seed(seed))
-
-
-def of_head(part: Part, head: int) -> KeyValues:
-    keys, values = part[head] if isinstance(part, list) else (part[0][:, head : head + 1], part[1][:, head : head + 1])
-    assert keys.shape == values.shape
-    return keys[0, 0], values[0, 0]
-
-
-def visible_positions(view: LayerView, query: Tensor, keys: Tensor) -> list[list[int]]:
-    """Positions that are seen, per KV head; values are made to carry their position."""
-    positions = torch.arange(keys.shape[2], dtype=torch.float32)
-    values = positions[None, None, :, None].expand(1, KV_HEADS, -1, HEAD_DIM)
-    parts = view.select(query, keys, values)
-    assert all(n_entries(part) for part in parts)
-    seen = []
-    for head in range(KV_HEADS):
-        taken = [of_head(part, head) for part in parts]
-        head_positions = [int(p) for _, v in taken for p in v[:, 0]]
-        assert len(set(head_positions)) == len(head_positions)
-        torch.testing.assert_close(torch.cat([keys[0, 0, :0], *(k for k, _ in taken)]), keys[0, head, head_positions])
-        seen.append(sorted(head_positions))
-    assert view.n_visible == sum(map(len, seen)) / KV_HEADS
-    return seen
+from tests.selecting import (
+    HEADS,
+    KEEP_ALL,
+    KV_HEADS,
+    SMALL,
+    Cache,
+    any_selector,
+    draw,
+    visible_positions,
+)
 
 
 @given(length=st.integers(1, 40), num_init=st.integers(0, 8), num_local=st.integers(1, 45))
@@ -78,34 +58,62 @@ def test_page_bounds_kept_up_to_date_equal_fresh_ones(lengths: list[int], page_s
             assert torch.equal(got, expected)
 
 
-ALL = [Full(), StreamLLM(2, 5), StreamLLM(0, 1), Quest(4, 2, 3), Quest(1, 1, 1), Quest(5, 3, 4)]
+commits = st.lists(st.integers(0, 6), min_size=1, max_size=12)
 
 
-@pytest.mark.parametrize("selector", ALL, ids=repr)
-@given(steps=st.lists(st.integers(0, 6), min_size=1, max_size=12), start=st.integers(0, 9))
-def test_tokens_committed_since_the_last_choice_are_always_visible(
-    selector: Selector, steps: list[int], start: int
+@given(selector=any_selector, commits=commits, n_prompt=st.integers(0, 40), seed=st.integers(0, 20))
+def test_what_is_seen_is_a_choice_and_all_that_came_later(
+    selector: Selector, commits: list[int], n_prompt: int, seed: int
 ) -> None:
-    keys, view, length, chosen_at, age = draw(0, KV_HEADS, 100), LayerView(selector), start, 0, 0
-    for n_committed in steps:
-        seen = visible_positions(view, draw(length, HEADS, 1), keys[:, :, :length])
-        if length and age == 0:
-            chosen_at, age = length, selector.update_interval
-        newest_page_is_complete = isinstance(selector, Quest) and chosen_at % selector.page_size == 0
-        for head_positions in seen:
-            assert set(range(chosen_at, length)) <= set(head_positions)
-            if chosen_at and not newest_page_is_complete:
-                assert chosen_at - 1 in head_positions
-        age = max(age - 1, 0)
-        length += n_committed
+    """After any numbers of accepted tokens: distinct committed positions, changed at refreshes only, none too old."""
+    cache = Cache(selector, n_prompt, seed)
+    age, before, n_before = 0, None, 0
+    for n_committed in commits:
+        seen = cache.seen()
+        newer = set(range(n_before, cache.length))
+        for head, positions in enumerate(seen):
+            assert set(positions) <= set(range(cache.length))
+            assert before is None or age == 0 or set(positions) == set(before[head]) | newer
+        if cache.length:
+            age = (age + 1) % selector.update_interval
+        before, n_before = seen, cache.length
+        cache.length += n_committed
 
 
-@pytest.mark.parametrize("selector", ALL, ids=repr)
+@pytest.mark.parametrize("selector", KEEP_ALL, ids=repr)
+@given(commits=commits, n_prompt=st.integers(0, 40))
+def test_a_budget_of_everything_keeps_everything(selector: Selector, commits: list[int], n_prompt: int) -> None:
+    cache = Cache(selector, n_prompt)
+    for n_committed in commits:
+        assert cache.seen() == [list(range(cache.length))] * KV_HEADS
+        cache.length += n_committed
+
+
+@given(budget=st.integers(1, 60) | st.floats(0.01, 1), n_prompt=st.integers(1, 90), commits=commits)
+@pytest.mark.parametrize("name", ["h2o", "tova", "snapkv"])
+def test_budgets_hold_at_each_choice(name: str, budget: Amount, n_prompt: int, commits: list[int]) -> None:
+    selector = SELECTORS[name](budget=budget)  # type: ignore[call-arg]
+    cache = Cache(selector, n_prompt)
+    allowed = count_of(budget, n_prompt)
+    for step, n_committed in enumerate(commits):
+        if name != "snapkv" and step % selector.update_interval == 0:
+            allowed = count_of(budget, cache.length)
+        seen = cache.seen()
+        assert {len(positions) for positions in seen} == {min(allowed, cache.length)}
+        assert all(cache.length - 1 in positions for positions in seen)  # the latest token
+        cache.length += n_committed
+        allowed += n_committed
+
+
+@pytest.mark.parametrize("selector", SMALL, ids=repr)
 def test_empty_and_tiny_caches(selector: Selector) -> None:
-    view = LayerView(selector)
-    assert view.select(draw(0, HEADS, 1), draw(0, KV_HEADS, 0), draw(0, KV_HEADS, 0)) == []
+    empty = Cache(selector, 0)
+    assert empty.view.select(draw(0, HEADS, 1), draw(0, KV_HEADS, 0), draw(0, KV_HEADS, 0)) == []
     for length in (1, 2):
-        assert all(visible_positions(view, draw(0, HEADS, 1), draw(1, KV_HEADS, length)))
+        assert all(Cache(selector, length).seen())
+        unread = Cache(selector, 0)
+        unread.length = length
+        assert all(unread.seen())
 
 
 def test_quest_keeps_its_choice_between_refreshes() -> None:

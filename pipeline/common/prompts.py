@@ -52,12 +52,23 @@ def encode_prompts(
 
 
 def benchmark_prompts(files: Sequence[str], per_dataset: int, loaded: LoadedModel) -> list[tuple[str, str, list[int]]]:
-    """Dataset, id and token ids of prompts to measure with, datasets taking turns.
+    """Dataset, id and token ids of prompts to measure with, datasets taking turns; at most `per_dataset` of each.
+
+    files and errors: those of `benchmark_samples`.
+    """
+    encoded = [
+        [(name, prompt.sample.id, prompt.token_ids) for prompt in encode_prompts(samples[:per_dataset], loaded)]
+        for name, samples in benchmark_samples(files).items()
+    ]
+    return [prompt for turn in zip_longest(*encoded) for prompt in turn if prompt is not None]
+
+
+def benchmark_samples(files: Sequence[str]) -> dict[str, list[Sample]]:
+    """Questions to measure with, by dataset.
 
     Args:
         files: "NAME=FILE" each, besides HumanEval. A file is JSONL; a row's prompt is its `question`, its `prompt`
             or the first of its `turns`.
-        per_dataset: at most so many of each, from the first.
 
     Raises:
         UserError: a file can't be read, or a row has none of these keys.
@@ -77,11 +88,7 @@ def benchmark_prompts(files: Sequence[str], per_dataset: int, loaded: LoadedMode
                 f"--prompts {given}: should be NAME=FILE, each line an object with question, prompt or turns "
                 f"({type(error).__name__}: {error})"
             ) from None
-    encoded = [
-        [(name, prompt.sample.id, prompt.token_ids) for prompt in encode_prompts(samples[:per_dataset], loaded)]
-        for name, samples in datasets.items()
-    ]
-    return [prompt for turn in zip_longest(*encoded) for prompt in turn if prompt is not None]
+    return datasets
 
 
 def _benchmark_sample(sample_id: str, row: dict[str, Any]) -> Sample:

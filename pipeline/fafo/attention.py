@@ -86,6 +86,8 @@ def fafo_attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    *,
     scaling: float,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
@@ -93,6 +95,7 @@ def fafo_attention(
 
     Args:
         query: [batch, heads, rows, head_dim]; key, value: [batch, kv_heads, rows, head_dim].
+        dropout: unused; it is where transformers' own functions have it, which wrappers such as kvpress's rely on.
 
     Returns: [batch, rows, heads, head_dim], and no weights.
     """

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from pipeline.errors import UserError
 from pipeline.fafo.attention import fafo_attention_on
 from pipeline.fafo.cache import FullCache, layer_devices
 from pipeline.fafo.exact import TILE
@@ -113,6 +114,7 @@ class Decoding:
             decode_seconds=ended - prefilled,
             stop_reason=self.stop_reason,
             cache_tokens=self.cache_tokens / n_steps,
+            seen_cache_tokens=self.seen_tokens / n_steps if self.settings.lossy else None,
             kv_bytes=self.cache.bytes_per_token * self.seen_tokens / n_steps,
             n_window_steps=n_window_steps,
             cache_tokens_beside_window=self.cache_tokens_beside_window / n_window_steps if n_window_steps else None,
@@ -135,6 +137,8 @@ class Decoding:
             self._continue_after(self.earlier)
             self.earlier = None  # frees its cache
         self.n_reused = self.cache.length
+        if self.n_reused and self.settings.selector.whole_prompt:
+            raise UserError("past_key_values: the selector must see the whole prompt run; leave earlier entries out")
         if self.settings.pool_from_prompt:
             self.pool.add_text(self.text)
         rest = self.text[self.cache.length : -1]

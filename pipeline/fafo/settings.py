@@ -82,7 +82,8 @@ class Generation:
     token_ids: the new tokens, an EOS included.
     accepted_lengths: new tokens of each decoding step.
     stop_reason: "length" is `n_new_tokens`, "context_limit" the model's, "criteria" a caller's own.
-    cache_tokens: committed entries, as a mean over the steps.
+    cache_tokens: committed entries, as a mean over the steps. seen_cache_tokens: how many of them new tokens saw, in
+        lossy decoding; None if it is not, since then they see all.
     kv_bytes: keys and values that the attention of a step reads from the cache, in bytes of all layers, as a mean over
         the steps.
     n_window_steps: steps with window rows. cache_tokens_beside_window, window_cache_tokens: committed entries, and how
@@ -98,6 +99,7 @@ class Generation:
     decode_seconds: float
     stop_reason: StopReason
     cache_tokens: float
+    seen_cache_tokens: float | None
     kv_bytes: float
     n_window_steps: int
     cache_tokens_beside_window: float | None

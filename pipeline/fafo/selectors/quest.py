@@ -1,6 +1,6 @@
 """Quest: the pages whose keys could score highest for the current query."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -24,6 +24,7 @@ class Quest(Selector):
     Cost: per refresh, one read of the page bounds and a copy of the chosen pages; bounds are computed once a page.
     """
 
+    budget_key: ClassVar[str] = "top_k"
     page_size: Annotated[int, Field(ge=1)] = 16
     top_k: Amount = 16
     update_interval: Annotated[int, Field(ge=1)] = 8

@@ -1,7 +1,22 @@
 """What methods that score tokens by attention share."""
 
+from typing import Annotated
+
 import torch
+from pydantic import AfterValidator, Field
 from torch import Tensor
+from torch.nn.functional import avg_pool1d
+
+from pipeline.fafo.selectors.base import Seen
+
+
+def _check_odd(size: int) -> int:
+    if size % 2 == 0:
+        raise ValueError("should be odd, so that a position is in the middle of what it is averaged with")
+    return size
+
+
+KernelSize = Annotated[int, Field(ge=1), AfterValidator(_check_odd)]  # positions that pooling averages over
 
 
 def attention_weights(query: Tensor, keys: Tensor, scaling: float, causal: bool = False) -> Tensor:
@@ -14,8 +29,8 @@ def attention_weights(query: Tensor, keys: Tensor, scaling: float, causal: bool 
     Returns: float32 [1, kv_heads, group, rows, n]; each row sums to 1.
     """
     n_rows, n = query.shape[2], keys.shape[2]
-    grouped = query.unflatten(1, (keys.shape[1], -1))
-    scores = (grouped @ keys.unsqueeze(2).mT).float() * scaling
+    folded = query.unflatten(1, (keys.shape[1], -1)).flatten(2, 3)  # a group's heads become rows
+    scores = (folded @ keys.mT).float().mul_(scaling).unflatten(2, (-1, n_rows))
     if causal:
         later = torch.ones(n_rows, n, dtype=torch.bool, device=keys.device).triu_(n - n_rows + 1)
         scores = scores.masked_fill_(later, -torch.inf)
@@ -31,3 +46,22 @@ def top_positions(scores: Tensor, n: int) -> Tensor:
     Returns: [1, kv_heads, min(n, length)].
     """
     return scores.topk(min(n, scores.shape[-1]), dim=-1).indices.sort(dim=-1).values
+
+
+def window_saliency(seen: Seen, window_size: int, kernel_size: int) -> Tensor:
+    """How much the latest tokens of a prompt, the observation window, attend to each earlier one.
+
+    The mean over the window's queries and the query heads of a KV head (sums would order tokens alike), then over
+    `kernel_size` neighbours, with zeros beyond the first position and in the window. If fewer than `window_size` tokens
+    were read, as when a prompt continues an earlier turn, only these are asked; the window is no shorter for it.
+
+    Cost: `window_size` scores per query head and position.
+
+    Returns: float32 [1, kv_heads, length], infinite in the window: the last `window_size` positions.
+    """
+    weights = attention_weights(seen.query[:, :, -window_size:], seen.keys, seen.scaling, causal=True)
+    saliency = weights.mean(dim=(2, 3))
+    saliency[:, :, -window_size:] = 0
+    saliency = avg_pool1d(saliency, kernel_size, stride=1, padding=kernel_size // 2)
+    saliency[:, :, -window_size:] = torch.inf
+    return saliency

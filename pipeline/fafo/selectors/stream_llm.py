@@ -1,6 +1,6 @@
 """StreamingLLM: attention sinks and the most recent tokens."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -20,6 +20,7 @@ class StreamLLM(Selector):
     Cost: two views per step, nothing copied.
     """
 
+    budget_key: ClassVar[str] = "num_local"
     num_init: Annotated[int, Field(ge=0)] = 4
     num_local: Amount = 252
 
