@@ -198,7 +198,7 @@ def filled(n_tokens: int, n_rows: int = 1) -> DynamicCache:
         ({"return_dict_in_generate": True, "output_attentions": True}, "output_attentions"),
         ({"return_dict_in_generate": True, "output_hidden_states": True}, "output_hidden_states"),
         ({"guidance_scale": 1.5}, "guidance_scale"),
-        ({"kv_method": "nothing"}, "kv_method: found 'nothing', known are full, quest, stream-llm"),
+        ({"kv_method": "nothing"}, '^kv_method: found "nothing", which names no selector; known: .*quest'),
         ({"kv_params": {"num_local": 0}}, "num_local"),
         ({"level": 1}, "level: .* found 1"),
         ({"level": 33, "exact": True}, "level: found 33, but with exact it is at most 32"),

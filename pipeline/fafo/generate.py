@@ -22,7 +22,7 @@ from pipeline.errors import UserError
 from pipeline.fafo.arguments import earlier_turn, keeps_scores, read_criteria, read_rows, refuse_unsupported
 from pipeline.fafo.choice import ProcessedChoice
 from pipeline.fafo.decode import Decoding
-from pipeline.fafo.selectors import SELECTORS
+from pipeline.fafo.selectors.named import selector_named
 from pipeline.fafo.settings import MOST_NEW_TOKENS, DecodeSettings, Generation, PlannerName, PoolName
 
 
@@ -67,9 +67,10 @@ def fafo_generate(
         level, window, num_guesses, pool, planner, compile: see `DecodeSettings`. As they are, each step runs as many
             guess rows and window columns, up to the given numbers, as pay on this machine; how long steps take is
             measured by the first call, in seconds, and kept on disk. `pool="lru", planner="fixed"` is the paper's way.
-        kv_method, kv_params: the selector's config name and its hyperparameters.
+        kv_method, kv_params: the selector's name, as in a config, and its hyperparameters.
         window_seed: of the tokens that the window starts from; it doesn't change the output.
-        past_key_values: a `DynamicCache` of an earlier turn is continued, for one row without padding.
+        past_key_values: a `DynamicCache` of an earlier turn is continued, for one row without padding, unless the
+            selector must see the whole prompt, as presses of kvpress must.
 
     Raises:
         UserError: something asked for can't be done row by row, or at all; it is named.
@@ -138,10 +139,12 @@ def fafo_generate(
 
 def _settings(kv_method: str, kv_params: Mapping[str, Any], **values: Any) -> DecodeSettings:
     """The settings of all rows; what is wrong with them is named in one line."""
-    if kv_method not in SELECTORS:
-        raise UserError(f"kv_method: found {kv_method!r}, known are {', '.join(sorted(SELECTORS))}")
     try:
-        selector = SELECTORS[kv_method](**kv_params)
+        named = selector_named(kv_method)
+    except UserError as error:
+        raise UserError(f"kv_method: {error}") from None
+    try:
+        selector = named(**kv_params)
     except ValidationError as error:
         raise _explained(error, "kv_params.") from None
     try:
