@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-OWNED = ("config/pipeline_config/**/*", "scripts/*/baseline/*", "scripts/*/fafo/*")  # nothing else lies there
+METHODS = ("baseline", "fafo", "lossy")
+OWNED = ("config/pipeline_config/**/*", *(f"scripts/*/{method}/*" for method in METHODS))  # nothing else lies there
 Keys = Mapping[str, Any]
 
 
@@ -26,7 +27,7 @@ class Model:
     """What configs say of a model.
 
     most_new_tokens: for one that is too slow for what datasets allow.
-    fafo: keys beside DECODING's. kv_methods: keys in place of KV_METHODS', by method.
+    fafo: keys beside DECODING's. kv_methods: keys in place of KV_METHODS', by KV method.
     """
 
     model_name: str
@@ -47,10 +48,14 @@ class Dataset:
 
 @dataclass(frozen=True)
 class KvMethod:
-    """What FAFO is called with this method, and the method's own keys."""
+    """A KV method's name in comments, and its own keys.
+
+    lossy: keys of the lossy pipeline, in place of these or beside them: there a method is as its paper has it.
+    """
 
     title: str
     keys: Keys
+    lossy: Keys = field(default_factory=dict)
 
 
 MODELS = {
@@ -68,7 +73,16 @@ MODELS = {
         dtype="float32",
         most_new_tokens=256,
         fafo={"pool": "ranked", "planner": "auto"},
-        kv_methods={"stream-llm": {"num_local": 60}, "quest": {"top_k": 4, "update_interval": 4}},
+        kv_methods={
+            "stream-llm": {"num_local": 60},
+            "quest": {"top_k": 4, "update_interval": 4},
+            "h2o": {"budget": 64, "update_interval": 4},
+            "tova": {"budget": 64, "update_interval": 4},
+            "snapkv": {"budget": 64, "window_size": 16},
+            "pyramidkv": {"budget": 64, "beta": 8},  # what leaves the last layer its window
+            "fastkv": {"kv_retention_rate": 0.25},
+            "fastgen": {"update_interval": 4},
+        },
     ),
 }
 DATASETS = {
@@ -78,9 +92,24 @@ DATASETS = {
     "longbench": Dataset("LongBench", 512),  # the longest of its subsets' own limits, which hold too
     "passkey": Dataset("passkey retrieval", 160),  # what its keys of 64 digits may take
 }
+EACH_STEP = {"update_interval": 1}
 KV_METHODS = {
-    "stream-llm": KvMethod("FAFO-Stream", {"num_init": 4, "num_local": 252}),
-    "quest": KvMethod("FAFO-Quest", {"page_size": 16, "top_k": 16, "update_interval": 8}),
+    "stream-llm": KvMethod("Stream", {"num_init": 4, "num_local": 252}),
+    "quest": KvMethod("Quest", {"page_size": 16, "top_k": 16, "update_interval": 8}, lossy=EACH_STEP),
+    "h2o": KvMethod("H2O", {"budget": 256, "recent": 0.5, "update_interval": 8}, lossy=EACH_STEP),
+    "tova": KvMethod("TOVA", {"budget": 256, "update_interval": 8}, lossy=EACH_STEP),
+    "snapkv": KvMethod("SnapKV", {"budget": 256, "window_size": 32, "kernel_size": 5}),
+    "pyramidkv": KvMethod("PyramidKV", {"budget": 256, "window_size": 8, "kernel_size": 5, "beta": 20}),
+    "fastkv": KvMethod(
+        "FastKV",
+        {"kv_retention_rate": 0.1, "window_size": 8, "kernel_size": 7, "num_init": 4},
+        lossy={"tsp_layer": None, "tsp_rate": 0.2},  # after the middle layer, which is the paper's
+    ),
+    "fastgen": KvMethod(
+        "FastGen",
+        {"target": 0.95, "local_ratio": 0.3, "frequent_ratio": 0.3, "update_interval": 8},
+        lossy=EACH_STEP,
+    ),
 }
 DECODING = {"level": 5, "window": 15, "num_guesses": 15}
 EXCEPTIONS: Mapping[tuple[str, str], Keys] = {
@@ -89,8 +118,17 @@ EXCEPTIONS: Mapping[tuple[str, str], Keys] = {
 }
 
 
-def pipeline_params(dataset: str, model: str, kv_method: str | None) -> dict[str, Any]:
-    """The `pipeline_params` of one combination; of the baseline if there is no KV method."""
+def combinations() -> Iterator[tuple[str, str, str, str | None]]:
+    """Dataset, model, method and KV method, which the baseline has none of."""
+    for dataset in DATASETS:
+        for model in MODELS:
+            for method in METHODS:
+                for kv_method in (None,) if method == "baseline" else KV_METHODS:
+                    yield dataset, model, method, kv_method
+
+
+def pipeline_params(dataset: str, model: str, method: str, kv_method: str | None) -> dict[str, Any]:
+    """The `pipeline_params` of one combination."""
     params, chosen = MODELS[model], DATASETS[dataset]
     shared = {
         "model_name": params.model_name,
@@ -104,24 +142,24 @@ def pipeline_params(dataset: str, model: str, kv_method: str | None) -> dict[str
         shared["chat_template_kwargs"] = dict(params.chat_template_kwargs)
     shared |= EXCEPTIONS.get((dataset, model), {})
     if kv_method is None:
-        return {"method": "baseline", **shared}
+        return {"method": method, **shared}
+    decoding = {**DECODING, **params.fafo, "pool_from_prompt": True, "pool_from_output": True}
     return {
-        "method": "fafo",
+        "method": method,
         "kv_method": kv_method,
         **shared,
-        **DECODING,
-        **params.fafo,
-        "pool_from_prompt": True,
-        "pool_from_output": True,
+        **(decoding if method == "fafo" else {}),
         **KV_METHODS[kv_method].keys,
         **params.kv_methods.get(kv_method, {}),
+        **(KV_METHODS[kv_method].lossy if method == "lossy" else {}),
     }
 
 
-def launcher(dataset: str, model: str, kv_method: str | None) -> str:
+def launcher(dataset: str, model: str, method: str, kv_method: str | None) -> str:
     """The script that runs one combination."""
-    title = KV_METHODS[kv_method].title if kv_method else "Standard auto-regressive decoding"
-    method = "fafo" if kv_method else "baseline"
+    title = "Standard auto-regressive decoding"
+    if kv_method is not None:
+        title = ("FAFO-" if method == "fafo" else "Lossy ") + KV_METHODS[kv_method].title
     return (
         "#!/usr/bin/env bash\n"
         f"# {title} on {DATASETS[dataset].title}. Arguments: <gpu_id> <output_dir> [more for main.py]\n"
@@ -132,15 +170,12 @@ def launcher(dataset: str, model: str, kv_method: str | None) -> str:
 
 def files() -> Iterator[tuple[str, str]]:
     """Each file's path from the repository root, and its text."""
-    for dataset in DATASETS:
-        for model in MODELS:
-            for kv_method in (None, *KV_METHODS):
-                method = "fafo" if kv_method else "baseline"
-                folder = "/".join(filter(None, ["config/pipeline_config", method, dataset, model, kv_method]))
-                params = {"pipeline_params": pipeline_params(dataset, model, kv_method)}
-                yield f"{folder}/default.json", json.dumps(params, indent=4) + "\n"
-                name = "_".join(filter(None, [model, (kv_method or "").replace("-", "")]))
-                yield f"scripts/{dataset}/{method}/{name}.sh", launcher(dataset, model, kv_method)
+    for dataset, model, method, kv_method in combinations():
+        folder = "/".join(filter(None, ["config/pipeline_config", method, dataset, model, kv_method]))
+        params = {"pipeline_params": pipeline_params(dataset, model, method, kv_method)}
+        yield f"{folder}/default.json", json.dumps(params, indent=4) + "\n"
+        name = "_".join(filter(None, [model, (kv_method or "").replace("-", "")]))
+        yield f"scripts/{dataset}/{method}/{name}.sh", launcher(dataset, model, method, kv_method)
 
 
 def mode(name: str) -> int:

@@ -88,6 +88,13 @@ class Case:
         self.pipeline = {"method": "baseline", **{key: self.pipeline[key] for key in keys}}
         self.write()
 
+    def to_lossy(self, kv_method: str = "stream-llm", **keys: Any) -> None:
+        """keys: the selector's; without any those of StreamLLM."""
+        self.to_baseline()
+        self.pipeline |= {"method": "lossy", "kv_method": kv_method}
+        self.pipeline |= keys if keys or kv_method != "stream-llm" else {"num_init": 2, "num_local": 8}
+        self.write()
+
     def argv(self, *more: str) -> list[str]:
         return [
             "--exp_desc", "a tiny run",

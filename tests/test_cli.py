@@ -187,13 +187,16 @@ def test_interrupt_says_how_to_resume(
         [sys.executable, str(ROOT / "pipeline" / "fafo" / "main.py")],
         [sys.executable, "-P", str(ROOT / "pipeline" / "fafo" / "main.py")],
         [sys.executable, str(ROOT / "pipeline" / "baseline" / "main.py")],
+        [sys.executable, str(ROOT / "pipeline" / "lossy" / "main.py")],
         [sys.executable, "-m", "pipeline.fafo.main"],
     ],
-    ids=["script", "safe-path", "baseline", "module"],
+    ids=["script", "safe-path", "baseline", "lossy", "module"],
 )
 def test_entry_points(case: Case, tmp_path: Path, arguments: list[str]) -> None:
     if "baseline" in arguments[-1]:
         case.to_baseline()
+    elif "lossy" in arguments[-1]:
+        case.to_lossy()
     cwd = ROOT if "-m" in arguments else tmp_path
     helped = run_command([*arguments, "--help"], cwd)
     assert helped.returncode == 0
@@ -203,10 +206,13 @@ def test_entry_points(case: Case, tmp_path: Path, arguments: list[str]) -> None:
     assert len(case.lines()) == 3
 
 
-LAUNCHERS = sorted((ROOT / "scripts" / "humaneval").rglob("SmolLM2*.sh"))
+LAUNCHERS = [
+    ROOT / "scripts" / "humaneval" / method / f"SmolLM2-135M-Instruct{kv_method}.sh"
+    for method, kv_method in (("baseline", ""), ("fafo", "_streamllm"), ("fafo", "_quest"), ("lossy", "_fastkv"))
+]
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("launcher", LAUNCHERS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_launchers(launcher: Path, model: Path, tmp_path: Path) -> None:
     usage = run_command(["bash", str(launcher), "cpu"], tmp_path)
     assert usage.returncode == 2

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.common.config import Experiment, load_experiment, parse_override
 from pipeline.errors import UserError
-from pipeline.fafo.selectors import Full, Quest, StreamLLM
+from pipeline.fafo.selectors import SELECTORS, Full, Quest, StreamLLM
 from pipeline.fafo.settings import DecodeSettings
 from tests.runs import ROOT, Case
 
@@ -40,7 +40,10 @@ def test_shipped_configs_load(path: Path) -> None:
     defaults: dict[str, object] = {"exact": False, "compile": False, "chat_template_kwargs": {}}
     if experiment.pipeline.method == "fafo":
         defaults |= {"pool": "lru", "planner": "fixed"}
+    if path.parent.name == "fastgen":
+        defaults |= {"special_ids": [], "punctuation_ids": []}  # which stands for the tokenizer's
     assert experiment.pipeline_params() == defaults | json.loads(path.read_text())["pipeline_params"]
+    assert experiment.decode_settings(()).lossy == (method == "lossy")
     params = experiment.eval.model_dump()
     assert params == params | json.loads(eval_path.read_text())["eval_params"]
 
@@ -134,13 +137,14 @@ def test_malformed_overrides(text: str) -> None:
             "stream_llm",
             'kv_method: found "stream_llm", which names no selector; did you mean "stream-llm"',
         ),
-        ("kv_method", "zzz", "known: full, quest, stream-llm"),
+        ("kv_method", "zzz", f"known: {', '.join(sorted(SELECTORS))}"),
         ("kv_method", None, "kv_method: found null"),
         ("kv_method", "nowhere:Class", "can't be imported"),
         ("kv_method", "json:Class", "can't be imported"),
         ("kv_method", ".foo:Bar", "can't be imported: TypeError"),
         ("kv_method", "json:JSONDecoder", "not a pydantic dataclass"),
-        ("method", "lookahead", 'method: found "lookahead"; it should be "fafo" or "baseline"'),
+        ("method", "lookahead", 'method: found "lookahead"; it should be "baseline", "fafo" or "lossy"'),
+        ("method", ["fafo"], 'method: found ["fafo"]; it should be'),
         ("pool", "rank", 'pool: found "rank"; should be'),
         ("pool", 1, "pool: found 1"),
         ("planner", "automatic", 'planner: found "automatic"; should be'),

@@ -10,11 +10,11 @@ import pytest
 
 from pipeline.common.config import load_experiment
 from scripts import make_configs
-from scripts.make_configs import DATASETS, KV_METHODS, MODELS, differences, files, main
+from scripts.make_configs import DATASETS, combinations, differences, files, main
 from tests.runs import ROOT
 
 Launch = Callable[..., list[str]]
-COMBINATIONS = [(d, m, kv) for d in DATASETS for m in MODELS for kv in (None, *KV_METHODS)]
+COMBINATIONS = list(combinations())
 FAKE_PYTHON = """#!/usr/bin/env bash
 printf '%s\\n' "${CUDA_VISIBLE_DEVICES-unset}" "$@"
 """
@@ -97,9 +97,11 @@ def launch(tmp_path: Path) -> Launch:
 
 
 def test_launchers(launch: Launch) -> None:
-    for dataset, model, kv_method in COMBINATIONS:
+    of_each = [c for n, c in enumerate(COMBINATIONS) if n % 3 == 0]  # all datasets, models and methods are among them
+    assert all({c[i] for c in of_each} == {c[i] for c in COMBINATIONS} for i in range(4))
+    for dataset, model, method, kv_method in of_each:
         suffix = kv_method.replace("-", "") if kv_method else ""
-        method, run = ("fafo", f"fafo-{suffix}") if kv_method else ("baseline", "baseline")
+        run = f"{method}-{suffix}" if kv_method else method
         name = "_".join(filter(None, [model, suffix]))
         config = "/".join(filter(None, [method, dataset, model, kv_method]))
         assert launch(f"scripts/{dataset}/{method}/{name}.sh", "cpu", "my  results", "--set", "a=$b c") == [

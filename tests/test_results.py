@@ -86,6 +86,23 @@ def test_summary_without_window_or_score() -> None:
     assert (summary.window_cache_tokens, summary.window_cache_share) == (None, None)
 
 
+def test_summary_of_what_was_read() -> None:
+    lines = [
+        result("a", (1, 1, 1), cache_tokens=20.0, seen_cache_tokens=10.0, kv_bytes=640.0),
+        result("b", (1,), cache_tokens=40.0, seen_cache_tokens=30.0, kv_bytes=1920.0),
+    ]
+    summary = summarize(lines)
+    assert (summary.cache_tokens, summary.seen_cache_tokens, summary.seen_cache_share) == (25.0, 15.0, 0.6)
+    assert summary.kv_bytes == 960.0
+
+    of_an_older_version = result("c")
+    summary = summarize([*lines, of_an_older_version])
+    assert (summary.seen_cache_tokens, summary.seen_cache_share, summary.kv_bytes) == (None, None, None)
+
+    at_once = result("d", (1,), cache_tokens=0.0, seen_cache_tokens=0.0, kv_bytes=0.0)
+    assert summarize([at_once]).seen_cache_share is None
+
+
 def test_complete_folder(case: Case) -> None:
     record(case, *IDS, finish=True)
     assert sorted(path.name for path in case.output.iterdir()) == [

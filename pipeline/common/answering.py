@@ -1,7 +1,7 @@
 """Decoding one sample, turn by turn, and scoring what comes of it."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -16,6 +16,8 @@ from pipeline.fafo.settings import DecodeSettings, Generation
 from pipeline.fafo.support import PromptTooLongError
 
 log = logging.getLogger(__name__)
+
+Figure = Callable[[Generation], float | None]
 
 
 @torch.inference_mode()
@@ -73,11 +75,12 @@ def _turn(text: str, generation: Generation) -> Turn:
 def _figures(generations: Sequence[Generation]) -> dict[str, Any]:
     """What is recorded of the turns together: sums and, weighted by steps, means."""
     accepted_lengths = list(chain.from_iterable(g.accepted_lengths for g in generations))
-    n_window_steps = sum(g.n_window_steps for g in generations)
 
-    def over_window_steps(value: Callable[[Generation], float | None]) -> float | None:
-        total = sum(g.n_window_steps * (value(g) or 0.0) for g in generations)
-        return total / n_window_steps if n_window_steps else None
+    def over_steps(value: Figure) -> float | None:
+        return _mean((len(g.accepted_lengths), value(g)) for g in generations)
+
+    def over_window_steps(value: Figure) -> float | None:
+        return _mean((g.n_window_steps, value(g)) for g in generations)
 
     return {
         "output_token_ids": list(chain.from_iterable(g.token_ids for g in generations)),
@@ -88,9 +91,18 @@ def _figures(generations: Sequence[Generation]) -> dict[str, Any]:
         "prefill_seconds": sum(g.prefill_seconds for g in generations),
         "decode_seconds": sum(g.decode_seconds for g in generations),
         "stop_reason": generations[-1].stop_reason,
-        "cache_tokens": sum(g.cache_tokens * len(g.accepted_lengths) for g in generations) / len(accepted_lengths),
-        "n_window_steps": n_window_steps,
+        "cache_tokens": over_steps(lambda g: g.cache_tokens),
+        "seen_cache_tokens": over_steps(lambda g: g.seen_cache_tokens),
+        "kv_bytes": over_steps(lambda g: g.kv_bytes),
+        "n_window_steps": sum(g.n_window_steps for g in generations),
         "cache_tokens_beside_window": over_window_steps(lambda g: g.cache_tokens_beside_window),
         "window_cache_tokens": over_window_steps(lambda g: g.window_cache_tokens),
         "token_sources": "".join(g.token_sources for g in generations),
     }
+
+
+def _mean(weighted: Iterable[tuple[int, float | None]]) -> float | None:
+    """The mean of those that are there, each with its weight; None if none is."""
+    there = [(weight, value) for weight, value in weighted if value is not None]
+    total = sum(weight for weight, _ in there)
+    return sum(weight * value for weight, value in there) / total if total else None

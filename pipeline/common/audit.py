@@ -108,6 +108,11 @@ def describe(result: Audit) -> str:
 
 
 def _refuse_other_conditions(pipeline: PipelineParams, of_eval: EvalParams, other: RecordedRun) -> None:
+    if "lossy" in (pipeline.method, other.pipeline.method):
+        raise UserError(
+            "outputs of a lossy run are not meant to be a baseline's, so there is nothing to audit; "
+            "scripts/speedup/compute_speedup.py counts those that are"
+        )
     of_pipeline = ("model_name", "dtype", "n_new_tokens", "chat_template_kwargs")
     pairs = {name: (getattr(pipeline, name), getattr(other.pipeline, name)) for name in of_pipeline}
     for name in ("dataset", "max_prompt_tokens", "long_prompts", "conversation_template"):

@@ -3,26 +3,31 @@
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic.dataclasses import is_pydantic_dataclass
 
 from eval import DATASETS, Dataset, EvalParams
 from pipeline.common.json_file import JsonFile, parse_value, read_json
 from pipeline.common.schemas import (
-    BaselineParams,
+    METHODS,
+    CompressedParams,
     EvalFile,
-    FafoParams,
+    LossyParams,
     Management,
+    PipelineParams,
     SubDir,
 )
-from pipeline.errors import UserError, suggest
-from pipeline.fafo.selectors import SELECTORS, Full, Selector
+from pipeline.errors import UserError, shown, suggest
+from pipeline.fafo.selectors import Full, Selector
+from pipeline.fafo.selectors.named import selector_named
 from pipeline.fafo.settings import DecodeSettings
+from pipeline.lossy.fastkv import TokenSelectivePropagation
+
+# Where decoding is lossy, these names mean the whole system, of which the selector of that name is a part.
+_SYSTEMS: dict[str, type[Selector]] = {"fastkv": TokenSelectivePropagation}
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,7 @@ class Override:
 class Experiment:
     """Both configs, checked, with overrides applied."""
 
-    pipeline: BaselineParams | FafoParams
+    pipeline: PipelineParams  # of the method's own class
     selector: Selector
     eval: EvalParams
     sub_dir: SubDir
@@ -51,10 +56,11 @@ class Experiment:
         return self.pipeline.model_dump() | selector
 
     def decode_settings(self, eos_token_ids: tuple[int, ...]) -> DecodeSettings:
-        """What the decoding loop needs of it; a baseline leaves the loop's defaults: plain decoding."""
+        """What the decoding loop needs of it; keys that a method lacks leave the loop's defaults: plain decoding."""
         names = {field.name for field in fields(DecodeSettings)}
         shared = {name: value for name, value in self.pipeline.model_dump().items() if name in names}
-        return DecodeSettings(**shared, selector=self.selector, eos_token_ids=eos_token_ids)
+        lossy = isinstance(self.pipeline, LossyParams)
+        return DecodeSettings(**shared, selector=self.selector, lossy=lossy, eos_token_ids=eos_token_ids)
 
 
 def parse_override(text: str) -> Override:
@@ -149,47 +155,19 @@ class _Checker:
         if isinstance(name, str) and name in DATASETS:
             return DATASETS[name]
         hint = suggest(name if isinstance(name, str) else "", DATASETS)
-        raise self._error(where, f"found {_show(name)}; unknown dataset{hint}")
+        raise self._error(where, f"found {shown(name)}; unknown dataset{hint}")
 
-    def pipeline(self) -> tuple[BaselineParams | FafoParams, Selector]:
+    def pipeline(self) -> tuple[PipelineParams, Selector]:
+        """Split the keys: those that are not the method's own belong to the selector, whose class checks them."""
         params = self._params()
-        return self._fafo(params) if params["method"] == "fafo" else (self._baseline(params), Full())
-
-    def known_keys(self) -> list[str]:
-        """The keys that may stand in `pipeline_params`: those of the method, and with FAFO of the selector."""
-        params = self._params()
-        if params["method"] == "baseline":
-            return list(BaselineParams.model_fields)
-        selector_class = self._selector_class(params.get("kv_method"))
-        return [*FafoParams.model_fields, *signature(selector_class).parameters]
-
-    def _params(self) -> dict[str, Any]:
-        """`pipeline_params`, with a known method and otherwise unchecked."""
-        for key in self.data.keys() - {"pipeline_params"}:
-            raise self._error((key,), f"unknown key{suggest(key, ['pipeline_params'])}")
-        params = self.data.get("pipeline_params")
-        if not isinstance(params, dict):
-            raise self._error(("pipeline_params",), f"found {_show(params)}; it should be an object")
-        method = params.get("method")
-        if method not in ("fafo", "baseline"):
-            message = f'found {_show(method)}; it should be "fafo" or "baseline"'
-            raise self._error(("pipeline_params", "method"), message)
-        return params
-
-    def _baseline(self, params: dict[str, Any]) -> BaselineParams:
-        try:
-            return BaselineParams(**params)
-        except ValidationError as error:
-            raise self._explain([error], BaselineParams.model_fields, ("pipeline_params",)) from None
-
-    def _fafo(self, params: dict[str, Any]) -> tuple[FafoParams, Selector]:
-        """Split the keys: those of no schema of ours belong to the selector, whose class checks them."""
-        selector_class = self._selector_class(params.get("kv_method"))
-        common = {key: value for key, value in params.items() if key in FafoParams.model_fields}
-        rest = {key: value for key, value in params.items() if key not in FafoParams.model_fields}
+        schema, selector_class = METHODS[params["method"]], self._selector_class(params)
+        own = {key: value for key, value in params.items() if key in schema.model_fields}
+        rest = {key: value for key, value in params.items() if key not in schema.model_fields}
         errors: list[ValidationError] = []
         try:
-            fafo = FafoParams(**common)
+            pipeline = schema(**own)
+            shared = signature(selector_class).parameters.keys() & schema.model_fields.keys()
+            rest |= {key: getattr(pipeline, key) for key in shared}  # such as the seed of what a selector draws
         except ValidationError as error:
             errors.append(error)
         try:
@@ -198,25 +176,41 @@ class _Checker:
             errors.append(error)
         if errors:
             raise self._explain(errors, self.known_keys(), ("pipeline_params",))
-        return fafo, selector
+        return pipeline, selector
 
-    def _selector_class(self, name: Any) -> type[Selector]:
-        """The class that `kv_method` names: one of ours, or a user's own as "module:Class"."""
-        where = ("pipeline_params", "kv_method")
-        if isinstance(name, str) and ":" in name:
-            module, _, class_name = name.partition(":")
-            try:
-                found = getattr(import_module(module), class_name)
-            except Exception as error:  # the user's own module: it may raise anything
-                reason = f"{type(error).__name__}: {error}"
-                raise self._error(where, f"found {_show(name)}, which can't be imported: {reason}") from None
-            if isinstance(found, type) and is_pydantic_dataclass(found) and issubclass(found, Selector):
-                return found
-            raise self._error(where, f"found {_show(name)}, which is not a pydantic dataclass and a Selector")
-        if not isinstance(name, str) or name not in SELECTORS:
-            hint = suggest(name if isinstance(name, str) else "", SELECTORS)
-            raise self._error(where, f"found {_show(name)}, which names no selector{hint}")
-        return SELECTORS[name]
+    def known_keys(self) -> list[str]:
+        """The keys that may stand in `pipeline_params`: those of the method and of its selector."""
+        params = self._params()
+        return [*METHODS[params["method"]].model_fields, *signature(self._selector_class(params)).parameters]
+
+    def _params(self) -> dict[str, Any]:
+        """`pipeline_params`, with a known method and otherwise unchecked."""
+        for key in self.data.keys() - {"pipeline_params"}:
+            raise self._error((key,), f"unknown key{suggest(key, ['pipeline_params'])}")
+        params = self.data.get("pipeline_params")
+        if not isinstance(params, dict):
+            raise self._error(("pipeline_params",), f"found {shown(params)}; it should be an object")
+        method = params.get("method")
+        if not isinstance(method, str) or method not in METHODS:
+            *first, last = map(shown, METHODS)
+            message = f"found {shown(method)}; it should be {', '.join(first)} or {last}"
+            raise self._error(("pipeline_params", "method"), message)
+        return params
+
+    def _selector_class(self, params: dict[str, Any]) -> type[Selector]:
+        """The class of the selector, for a method that has one; others see all."""
+        if not issubclass(METHODS[params["method"]], CompressedParams):
+            return Full
+        name, is_lossy = params.get("kv_method"), params["method"] == "lossy"
+        if is_lossy and isinstance(name, str) and name in _SYSTEMS:
+            return _SYSTEMS[name]
+        try:
+            found = selector_named(name)
+            if found.only_lossy and not is_lossy:
+                raise UserError(f'found {shown(name)}, which works in lossy decoding only: with "method": "lossy"')
+        except UserError as error:
+            raise self._error(("pipeline_params", "kv_method"), str(error)) from None
+        return found
 
     def _explain(self, errors: list[ValidationError], known: Iterable[str], prefix: tuple[str, ...] = ()) -> UserError:
         """What pydantic found, in one line; a misspelt key first, since it also makes another one missing."""
@@ -231,7 +225,7 @@ class _Checker:
         message = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
         if not detail["loc"]:  # about several keys, which the message names
             return self._error(path, message)
-        return self._error(path, f"found {_show(detail['input'])}; {message}")
+        return self._error(path, f"found {shown(detail['input'])}; {message}")
 
     def _error(self, path: tuple[str, ...], message: str) -> UserError:
         touched = (o for o in reversed(self.overrides) if path[: len(o.path)] == o.path[: len(path)])
@@ -247,9 +241,3 @@ def _siblings(path: tuple[str, ...], known: Iterable[str]) -> Iterable[str]:
         "sub_dir": SubDir.model_fields,
     }
     return nested.get(path[-2], known) if len(path) > 1 else known
-
-
-def _show(value: Any) -> str:
-    """A value as JSON, cut to fit a line."""
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -19,7 +19,7 @@ from pipeline.common.models import load_model
 from pipeline.common.prompts import fingerprint, load_samples
 from pipeline.common.records import Environment, EvalResults, PromptResult
 from pipeline.common.results import RunFolder
-from pipeline.common.schemas import LOG_NAME, FafoParams
+from pipeline.common.schemas import LOG_NAME, CompressedParams, FafoParams
 from pipeline.common.seeds import seed_everything
 from pipeline.common.shard import WHOLE, Shard
 from pipeline.errors import UserError
@@ -142,6 +142,7 @@ def _run(
 def _prepare(folder: RunFolder, encoder: Encoder, interleaved: Sequence[str]) -> _Method:
     loaded = encoder.loaded
     settings = folder.experiment.decode_settings(loaded.eos_token_ids)
+    settings = replace(settings, selector=settings.selector.bind(loaded.tokenizer))
     forward = Forward(loaded.model, settings.exact, settings.compile)
     if settings.planner == "auto":
         settings = replace(settings, step_times=step_times_of(forward))
@@ -205,7 +206,14 @@ def _write_answers(folder: RunFolder, samples: Sequence[Sample]) -> None:
 def _warn_if_uncompressed(folder: RunFolder, summary: EvalResults) -> None:
     """A run without a window branch, or one that always saw the whole cache, must not pass for a compressed one."""
     params = folder.experiment.pipeline
-    if not isinstance(params, FafoParams) or isinstance(folder.experiment.selector, Full):
+    if not isinstance(params, CompressedParams) or isinstance(folder.experiment.selector, Full):
+        return
+    if summary.seen_cache_share == 1:
+        log.warning(
+            "nothing was compressed: %s kept all of every context, so each new token saw all of it",
+            params.kv_method,
+        )
+    if not isinstance(params, FafoParams):
         return
     if not folder.experiment.decode_settings(()).has_window_rows:
         log.warning(
@@ -222,6 +230,6 @@ def _warn_if_uncompressed(folder: RunFolder, summary: EvalResults) -> None:
         )
     elif summary.window_cache_share == 1:
         log.warning(
-            "nothing was compressed: no context was longer than what %s keeps, so window rows saw all of it",
+            "nothing was compressed: %s kept all of every context, so window rows saw all of it",
             params.kv_method,
         )

@@ -1,7 +1,7 @@
 """Schemas of a run folder's records, and the summary computed from them."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from statistics import fmean
 from typing import Any, Literal, Self
@@ -34,8 +34,9 @@ class PromptResult(_Record):
 
     For a conversation of several turns, numbers are sums over its turns (means, where they are means) and lists go on
     from turn to turn; `turns` tells them apart, and `stop_reason` is that of the last.
-    prompt_sha256: of the token ids of the first prompt; None in records of older runs, as are the next.
+    prompt_sha256: of the token ids of the first prompt; None in records of older runs, as are the next two.
     token_sources: a letter per new token, see `sources.py`.
+    kv_bytes: of all layers, for FAFO of the window's reads too.
     score: the dataset's main one, which is the first of `scores`.
     n_cut_tokens: how many tokens were cut out of a prompt that was too long.
     """
@@ -58,6 +59,8 @@ class PromptResult(_Record):
     token_sources: str | None = None
     n_cut_tokens: int = Field(ge=0, default=0)
     cache_tokens: float  # committed cache entries, mean over the steps
+    seen_cache_tokens: float | None = None  # how many of them new tokens saw, in lossy runs; None in others
+    kv_bytes: float | None = None  # of keys and values that attention reads from the cache, mean over the steps
     n_window_steps: int | None = None  # steps with window rows; records of older runs, in which all had some, lack it
     cache_tokens_beside_window: float | None = None  # committed entries, mean over these steps; dito
     window_cache_tokens: float | None  # how many of them the window rows saw; None without a window
@@ -112,6 +115,9 @@ class EvalResults(_Record):
     group_scores: dict[str, float] = Field(default_factory=dict)
     n_cut_prompts: int = 0
     cache_tokens: float  # mean over all steps
+    seen_cache_tokens: float | None = None  # dito; None for runs that are not lossy
+    seen_cache_share: float | None = None  # of the cache, how much new tokens saw
+    kv_bytes: float | None = None  # mean over all steps; records of older runs lack it
     n_window_steps: int | None = None  # records of older runs lack it
     window_cache_tokens: float | None  # mean over the steps with a window
     window_cache_share: float | None  # of the cache in these steps, how much the window rows saw
@@ -228,6 +234,7 @@ def summarize(results: Sequence[PromptResult]) -> EvalResults:
     seconds = decode_seconds + sum(r.prefill_seconds for r in results)
     histogram = Counter(length for r in results for length in r.accepted_lengths)
     cache_tokens = sum(r.cache_tokens * r.n_steps for r in results) / n_steps
+    seen_cache_tokens = _over_steps(results, lambda r: r.seen_cache_tokens)
     windows = [(r.n_window_steps or r.n_steps, r) for r in results if r.window_cache_tokens is not None]
     n_window_steps = sum(n for n, _ in windows)
     seen = sum(n * (r.window_cache_tokens or 0.0) for n, r in windows)
@@ -246,7 +253,16 @@ def summarize(results: Sequence[PromptResult]) -> EvalResults:
         group_scores={group: score for group, score in group_scores.items() if group is not None},
         n_cut_prompts=sum(r.n_cut_tokens > 0 for r in results),
         cache_tokens=cache_tokens,
+        seen_cache_tokens=seen_cache_tokens,
+        seen_cache_share=seen_cache_tokens / cache_tokens if seen_cache_tokens is not None and cache_tokens else None,
+        kv_bytes=_over_steps(results, lambda r: r.kv_bytes),
         n_window_steps=n_window_steps,
         window_cache_tokens=seen / n_window_steps if windows else None,
         window_cache_share=seen / beside if beside else None,
     )
+
+
+def _over_steps(results: Sequence[PromptResult], value: Callable[[PromptResult], float | None]) -> float | None:
+    """The mean over all steps of what each line has as a mean over its own; None if a line lacks it."""
+    values = [(r.n_steps, of_line) for r in results if (of_line := value(r)) is not None]
+    return sum(n * v for n, v in values) / sum(n for n, _ in values) if len(values) == len(results) else None

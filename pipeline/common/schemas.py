@@ -29,6 +29,12 @@ def _check_batch_size(batch_size: int) -> int:
     return batch_size
 
 
+def _check_not_exact(exact: bool) -> bool:
+    if exact:
+        raise ValueError("should be false: lossy decoding has no plain decoding to be bit-identical to")
+    return exact
+
+
 def _check_sub_name(name: str) -> str:
     plain = name.removesuffix("/")
     if plain in ("", ".", "..") or "/" in plain or "\0" in plain:
@@ -63,11 +69,16 @@ class BaselineParams(PipelineParams):
     method: Literal["baseline"]
 
 
-class FafoParams(PipelineParams):
-    """`pipeline_params` of FAFO, but for those that belong to the selector named by `kv_method`."""
+class CompressedParams(PipelineParams):
+    """`pipeline_params` with a KV method, but for those that belong to the selector named by `kv_method`."""
+
+    kv_method: str
+
+
+class FafoParams(CompressedParams):
+    """`pipeline_params` of FAFO."""
 
     method: Literal["fafo"]
-    kv_method: str
     level: Level
     window: Window
     num_guesses: NumGuesses
@@ -76,6 +87,15 @@ class FafoParams(PipelineParams):
     pool_from_prompt: bool = True
     pool_from_output: bool = True
 
+
+class LossyParams(CompressedParams):
+    """`pipeline_params` of decoding in which every token sees no more of the cache than the selector chooses."""
+
+    method: Literal["lossy"]
+    exact: Annotated[bool, AfterValidator(_check_not_exact)] = False
+
+
+METHODS: dict[str, type[PipelineParams]] = {"baseline": BaselineParams, "fafo": FafoParams, "lossy": LossyParams}
 
 SubName = Annotated[str, AfterValidator(_check_sub_name)]
 

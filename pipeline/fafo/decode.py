@@ -200,7 +200,7 @@ class Decoding:
         return token if self.stop_reason is None else None
 
     def _continue_after(self, earlier: "Decoding") -> None:
-        if self.settings.lossy or self.settings.selector.whole_prompt:
+        if self.settings.lossy or earlier.settings.lossy or self.settings.selector.whole_prompt:
             return
         n = common_prefix(earlier.text[: earlier.cache.length], self.text)
         if n:

@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# FAFO-TOVA on LongBench. Arguments: <gpu_id> <output_dir> [more for main.py]
+exec bash "$(dirname "${BASH_SOURCE[0]}")/../../launch.sh" longbench fafo SmolLM2-135M-Instruct "tova" "$@"
