@@ -44,10 +44,8 @@ def draw_shares(axes: Axes, entries: Sequence[Entry], longest: int) -> None:
         summary, look = entry.comparison.summary, entry.look
         found = shares(summary)
         shift = (series.index(entry.series) - (len(series) - 1) / 2) * width
-        axes.bar(
-            [length + shift for length in found], list(found.values()), width, label=entry.series,
-            color=look.colour, hatch=look.hatch, edgecolor="black", linewidth=0.5,
-        )  # fmt: skip
+        places = [length + shift for length in found]
+        axes.bar(places, list(found.values()), width, label=entry.series, **look.bar())
         means.append(bar_handle(look, f"τ = {summary.tau:.2f}"))
     lengths = range(1, longest + 1, 1 if longest <= 7 else 2)
     axes.set_xticks(lengths, [str(length) if length <= MAX_LENGTHS else f">{MAX_LENGTHS}" for length in lengths])

@@ -9,18 +9,16 @@ from matplotlib.lines import Line2D
 
 from figures.entries import Entry, of_fafo
 from figures.style import Look, legend_below, looks, ordered, panels
-from pipeline.common.schemas import FafoParams
 from pipeline.comparison import Run
 from pipeline.comparison.runs import differences
 from pipeline.errors import UserError
+from pipeline.fafo.selectors import SELECTORS, Selector
 
 LOOKAHEAD = "fafo-full"
 CLOSE = 0.15  # of the axis: what a number takes
-OF_METHOD = {*FafoParams.model_fields, "update_interval"}  # other settings say how much a selector selects
 NO_SWEEP = (
     "no two FAFO runs with a window differ in nothing but KV budget; make them with "
-    "bash scripts/<dataset>/fafo/<model>_streamllm.sh <gpu_id> <output_dir>/local_124 "
-    "--set pipeline_params.planner=fixed --set pipeline_params.num_local=124, and with other numbers"
+    "bash scripts/speedup/run_speedup.sh <gpu_id> <output_dir> <model> streamllm,quest --all-figures"
 )
 
 
@@ -43,61 +41,54 @@ def tau_by_budget(entries: Sequence[Entry]) -> Figure:
     handles: dict[str, Line2D] = {}
     for axes, series in zip(grid, plots.values(), strict=True):
         handles |= draw_lines(axes, series, shades)
-        axes.set_xlabel("KV budget of the window (tokens)")
+        axes.set_xlabel("share of the cache that the window sees")
     legend_below(figure, [handles[name] for name in ordered(handles)])
     return figure
 
 
 def draw_lines(axes: Axes, series: dict[str, list[Run]], shades: dict[str, Look]) -> dict[str, Line2D]:
     """One plot; return its lines by series."""
-    drawn, budgets = {}, set()
+    drawn, shares = {}, set()
     for name in ordered(series):
         look = shades[name]
         if found := points(series[name]):
             (drawn[name],) = axes.plot(*zip(*found, strict=True), color=look.colour, marker=look.marker, label=name)
-            budgets |= {tokens for tokens, _ in found}
+            shares |= {share for share, _ in found}
         elif series[name][0].method == LOOKAHEAD:
             drawn[name] = axes.axhline(series[name][0].summary.tau, color=look.colour, linestyle="--", label=name)
     axes.set_xscale("log", base=2)
-    ticks = apart(sorted(budgets))
-    axes.set_xticks(ticks, [f"{tokens:.0f}" for tokens in ticks])
+    ticks = apart(sorted(shares))
+    axes.set_xticks(ticks, [f"{share:.0%}" for share in ticks])
     axes.minorticks_off()
     return drawn
 
 
-def apart(budgets: Sequence[float]) -> list[float]:
+def apart(shares: Sequence[float]) -> list[float]:
     """Those that have room for their number on the axis."""
-    room = (budgets[-1] / budgets[0]) ** CLOSE
-    kept = [budgets[0]]
-    for tokens in budgets[1:]:
-        if tokens >= kept[-1] * room:
-            kept.append(tokens)
+    room = (shares[-1] / shares[0]) ** CLOSE
+    kept = [shares[0]]
+    for share in shares[1:]:
+        if share >= kept[-1] * room:
+            kept.append(share)
     return kept
 
 
 def points(runs: Sequence[Run]) -> list[tuple[float, float]]:
-    """Budget and tau of each run that has a budget, in order."""
-    return sorted((tokens, run.summary.tau) for run in runs if (tokens := budget(run)) is not None)
+    """The share of the cache that a run's window saw, and tau, of each run that has one, in order."""
+    return sorted((share, run.summary.tau) for run in runs if (share := share_seen(run)) is not None)
 
 
 def is_sweep(runs: Sequence[Run]) -> bool:
     """Whether there are two budgets to compare."""
-    return len({tokens for tokens, _ in points(runs)}) > 1
+    return len({share for share, _ in points(runs)}) > 1
 
 
-def budget(run: Run) -> float | None:
-    """Cache tokens that window rows see at most: as configured, or for unknown selectors as measured on average.
+def share_seen(run: Run) -> float | None:
+    """The share of the cache that window rows saw, as measured; None for lookahead, and if the window never ran.
 
-    None for lookahead, and for runs whose window never ran.
+    What is configured is no common scale: tokens, pages, shares, or attention to be recovered.
     """
-    settings, seen = run.settings, run.summary.window_cache_tokens
-    if seen is None or run.method == LOOKAHEAD:
-        return None
-    if {"num_init", "num_local"} <= settings.keys():
-        return float(settings["num_init"] + settings["num_local"])
-    if {"top_k", "page_size"} <= settings.keys():
-        return float(settings["top_k"] * settings["page_size"])
-    return seen
+    return None if run.method == LOOKAHEAD else run.summary.window_cache_share
 
 
 def series_names(runs: Sequence[Run]) -> list[str]:
@@ -105,7 +96,8 @@ def series_names(runs: Sequence[Run]) -> list[str]:
     varying: defaultdict[str, set[str]] = defaultdict(set)
     for run in runs:
         rivals = [r.settings for r in runs if (r.method, r.conditions) == (run.method, run.conditions)]
-        varying[run.method] |= OF_METHOD.intersection(differences(rivals))
+        budget_key = SELECTORS.get(run.kv_method, Selector).budget_key
+        varying[run.method] |= {key for key in differences(rivals) if key != budget_key}
     return [
         ", ".join([run.method, *(f"{key} {run.settings[key]}" for key in run.settings if key in varying[run.method])])
         for run in runs

@@ -51,9 +51,14 @@ def entries(overview: Overview) -> list[Entry]:
     ]
 
 
-def of_fafo(entries: Iterable[Entry]) -> list[Entry]:
+def of_methods(entries: Iterable[Entry]) -> list[Entry]:
     """Those that are not a baseline's."""
     return [entry for entry in entries if not entry.comparison.is_baseline]
+
+
+def of_fafo(entries: Iterable[Entry]) -> list[Entry]:
+    """Those that are FAFO's."""
+    return [entry for entry in of_methods(entries) if not entry.comparison.run.is_lossy]
 
 
 def by(name: Callable[[Entry], str], entries: Iterable[Entry]) -> dict[str, list[Entry]]:

@@ -23,6 +23,7 @@ from figures.accepted import accepted_lengths
 from figures.budget import tau_by_budget
 from figures.context import speedup_by_context
 from figures.entries import Entry, entries
+from figures.lossless import lossless
 from figures.passkey import passkey_map
 from figures.speedup import speedup_bars
 from figures.step_parts import read_steps, step_parts
@@ -33,6 +34,7 @@ from pipeline.errors import UserError
 
 OF_RUNS: dict[str, Callable[[Sequence[Entry]], Figure]] = {
     "speedup": speedup_bars,
+    "lossless": lossless,
     "tau_by_budget": tau_by_budget,
     "speedup_by_context": speedup_by_context,
     "accepted_lengths": accepted_lengths,

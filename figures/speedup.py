@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
-from figures.entries import NO_RUNS, Entry, by, of_fafo, series_of
+from figures.entries import NO_RUNS, Entry, by, of_methods, series_of
 from figures.style import COLUMN, LETTER, PAGE, SMALL, bar_handle, fit, legend_below, ordered
 from pipeline.errors import UserError
 
@@ -21,7 +21,7 @@ def speedup_bars(entries: Sequence[Entry]) -> Figure:
     Raises:
         UserError: there is nothing to compare.
     """
-    shown = of_fafo(entries)
+    shown = of_methods(entries)
     if not shown:
         raise UserError(NO_RUNS)
     plots = by(lambda entry: entry.setup, shown)
@@ -57,10 +57,7 @@ def draw_bar(axes: Axes, bar: Entry, x: float, width: float, numbered: bool) -> 
     """One bar with its interval; a single prompt's has none."""
     speedup, look = bar.comparison.speedup, bar.look
     low, high = bar.comparison.interval or (speedup, speedup)
-    axes.bar(
-        x, speedup, width, label=f"{bar.dataset}, {bar.series}",
-        color=look.colour, hatch=look.hatch, edgecolor="black", linewidth=0.5,
-    )  # fmt: skip
+    axes.bar(x, speedup, width, label=f"{bar.dataset}, {bar.series}", **look.bar())
     if bar.comparison.interval is not None:
         axes.vlines(x, low, high, color="black", linewidth=1, path_effects=[HALO])
     if numbered:

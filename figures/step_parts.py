@@ -104,10 +104,7 @@ def draw_stacks(axes: Axes, steps: Sequence[StepTimes], methods: Sequence[str]) 
     left = np.zeros(len(steps))
     for part, look in PARTS.items():
         medians = np.array([getattr(step, part)[1] for step in steps])
-        axes.barh(
-            places, medians, 0.7, left, label=part_name(part),
-            color=look.colour, hatch=look.hatch, edgecolor="black", linewidth=0.5,
-        )  # fmt: skip
+        axes.barh(places, medians, 0.7, left, label=part_name(part), **look.bar())
         left += medians
     low, middle, high = np.array([step.step for step in steps]).T
     spread = [middle - low, high - middle]

@@ -47,11 +47,20 @@ RC: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Look:
-    """How a series is drawn: hatch and marker tell methods apart where colours don't."""
+    """How a series is drawn: hatch and marker tell methods apart where colours don't.
+
+    hollow: in outline, which tells the lossy way of a KV method from FAFO's.
+    """
 
     colour: str
     hatch: str
     marker: str
+    hollow: bool = False
+
+    def bar(self) -> dict[str, Any]:
+        """How matplotlib is to draw a bar."""
+        face, edge = ("white", self.colour) if self.hollow else (self.colour, "black")
+        return {"facecolor": face, "edgecolor": edge, "hatch": self.hatch, "linewidth": 0.5}
 
     def variant(self, number: int) -> "Look":
         """The look of the method's variant of that number: lighter from one to the next."""
@@ -60,41 +69,60 @@ class Look:
         return replace(self, colour=to_hex((red, green, blue)))
 
 
-# The colours are Okabe and Ito's, which people of all kinds of colour vision tell apart.
+# By KV method. The first colours are Okabe and Ito's, which people of all kinds of colour vision tell apart; that they
+# are too few is why the others, of Paul Tol's, are left to methods that are seldom drawn.
 KNOWN = {
     "baseline": Look("#7f7f7f", "", "x"),
-    "fafo-full": Look("#009e73", "....", "^"),
-    "fafo-stream-llm": Look("#0072b2", "", "o"),
-    "fafo-quest": Look("#e69f00", "////", "s"),
+    "full": Look("#009e73", "....", "^"),
+    "stream-llm": Look("#0072b2", "", "o"),
+    "quest": Look("#e69f00", "////", "s"),
+    "snapkv": Look("#cc79a7", "\\\\\\\\", "D"),
+    "h2o": Look("#d55e00", "xxxx", "v"),
+    "pyramidkv": Look("#56b4e9", "----", "P"),
+    "tova": Look("#000000", "", "*"),
+    "fastkv": Look("#f0e442", "++++", "X"),
+    "fastgen": Look("#882255", "oo", "h"),
 }
 OTHERS = (
-    Look("#cc79a7", "\\\\\\\\", "D"),
-    Look("#d55e00", "xxxx", "v"),
-    Look("#56b4e9", "----", "P"),
-    Look("#000000", "", "*"),
-    Look("#f0e442", "++++", "X"),
+    Look("#332288", "||||", "<"),
+    Look("#117733", "//", ">"),
+    Look("#999933", "\\\\", "p"),
+    Look("#44aa99", "xx", "d"),
+    Look("#aa4499", "--", "H"),
+    Look("#661100", "..", "8"),
 )
+PREFIX = re.compile(r"^(fafo|lossy)-")
 
 
 def looks(series: Iterable[tuple[str, str]]) -> dict[str, Look]:
     """The look of each series, given as pairs of method and series.
 
-    A method has its own, or else the next free one in alphabetical order.
+    A KV method has its own, or else the next free one in alphabetical order, and the lossy way the same in outline.
     """
     variants: dict[str, list[str]] = {}
     for method, name in sorted(set(series)):
         variants.setdefault(method, []).append(name)
-    unknown = [method for method in variants if method not in KNOWN]
+    unknown = sorted({PREFIX.sub("", method) for method in variants} - KNOWN.keys())
+
+    def look(method: str) -> Look:
+        name = PREFIX.sub("", method)
+        found = KNOWN.get(name) or OTHERS[unknown.index(name) % len(OTHERS)]
+        return replace(found, hollow=method.startswith("lossy-"))
+
     return {
-        name: (KNOWN.get(method) or OTHERS[unknown.index(method) % len(OTHERS)]).variant(number)
+        name: look(method).variant(number)
         for method, names in variants.items()
         for number, name in enumerate(ordered(names))
     }
 
 
 def ordered(names: Iterable[str]) -> list[str]:
-    """Names once each, numbers in them by size."""
-    return sorted(set(names), key=lambda name: [int(p) if p.isdigit() else p for p in re.split(r"(\d+)", name)])
+    """Names once each, by KV method and numbers in them by size; FAFO before the lossy way of the same."""
+
+    def parts(name: str) -> list[str | int]:
+        return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+    return sorted(set(names), key=lambda name: (parts(PREFIX.sub("", name)), name))
 
 
 def house_style() -> AbstractContextManager[None]:
@@ -149,7 +177,7 @@ def legend_below(figure: Figure, handles: Sequence[Artist]) -> None:
 
 def bar_handle(look: Look, name: str) -> Patch:
     """What a legend shows of bars."""
-    return Patch(facecolor=look.colour, hatch=look.hatch, edgecolor="black", linewidth=0.5, label=name)
+    return Patch(**look.bar(), label=name)
 
 
 def line_handle(look: Look, name: str) -> Line2D:

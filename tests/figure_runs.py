@@ -30,9 +30,10 @@ def write_run(
     dataset: str = "humaneval",
     model: str = "Made-Up-1B",
 ) -> None:
-    """A run folder; `method` are the parameters of FAFO, or None for a baseline."""
+    """A run folder; `method` are the parameters of FAFO, or of another method that it names; None for a baseline."""
     shared = {"model_name": f"models/{model}", "dtype": "float32", "device": "cpu", "batch_size": 1, "seed": 42}
-    fafo = {"method": "fafo", "level": 5, "window": 15, "num_guesses": 15, **method} if method else None
+    fafo = {"method": "fafo", "level": 5, "window": 15, "num_guesses": 15}
+    of_method = {"method": "baseline"} if method is None else method if "method" in method else fafo | method
     environment: dict[str, Any] = {
         "versions": {}, "device": "cpu", "device_name": "made up", "dtype": "float32", "threads": 1, "git_commit": None,
     }  # fmt: skip
@@ -43,7 +44,7 @@ def write_run(
         sessions=[Session(**environment, start_time=moment, end_time=moment)],
     )  # fmt: skip
     record = OutputConfig(
-        pipeline_params=shared | {"n_new_tokens": 12} | (fafo or {"method": "baseline"}),
+        pipeline_params=shared | {"n_new_tokens": 12} | of_method,
         eval_params={"dataset": dataset},
         eval_results=summarize(results),
         management=management,
@@ -54,9 +55,11 @@ def write_run(
 
 
 def write_runs(folder: Path, dataset: str = "humaneval", model: str = "Made-Up-1B") -> None:
-    """A baseline, StreamingLLM at two budgets, Quest, and lookahead: 12 tokens for each of four prompts.
+    """A baseline, StreamingLLM at two budgets, Quest, lookahead, and lossy Quest: 12 tokens for each of four prompts.
 
     By prompt, StreamingLLM of 64 tokens is 1, 2, 3 and 4 times as fast as the baseline, the others twice as fast.
+    Windows see half of the cache, of 256 tokens three quarters. Lossy decoding sees a quarter, is 1.5 times as fast,
+    and one of its outputs is the baseline's.
     """
     lengths = [100, 120, 300, 500]
     made = [result(str(i), n, 12.0, [1] * 12, window_cache_tokens=None) for i, n in enumerate(lengths)]
@@ -69,10 +72,22 @@ def write_runs(folder: Path, dataset: str = "humaneval", model: str = "Made-Up-1
     ):
         seconds = [12.0, 6.0, 4.0, 3.0] if name == "stream-64" else [6.0] * 4
         made = [
-            result(str(i), n, seconds[i], accepted, window_cache_tokens=50.0, cache_tokens_beside_window=100.0)
+            result(
+                *(str(i), n, seconds[i], accepted),
+                window_cache_tokens=75.0 if name == "stream-256" else 50.0,
+                cache_tokens_beside_window=100.0,
+            )
             for i, n in enumerate(lengths)
         ]
         write_run(folder / name, made, method, dataset, model)
+    made = [lossy_result(str(i), n, n_identical=12 if i == 0 else i) for i, n in enumerate(lengths)]
+    write_run(folder / "lossy", made, QUEST | {"method": "lossy"}, dataset, model)
+
+
+def lossy_result(key: str, n_prompt: int, n_identical: int, seen: float = 0.25) -> PromptResult:
+    """Of twelve tokens, so many are the baseline's."""
+    found = result(key, n_prompt, 8.0, [1] * 12, window_cache_tokens=None, seen_cache_tokens=100.0 * seen)
+    return found.model_copy(update={"output_token_ids": [0] * n_identical + [1] * (12 - n_identical)})
 
 
 def write_passkey_runs(folder: Path) -> None:

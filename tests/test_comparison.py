@@ -19,7 +19,9 @@ from pipeline.common.records import (
 )
 from pipeline.common.schemas import SubDir
 from pipeline.comparison import Comparison, compare_runs, tables, write_files
+from pipeline.comparison.comparison import first_difference
 from pipeline.comparison.files import as_latex
+from pipeline.comparison.tables import MAX_METHODS
 
 Changes = dict[str, Any]
 ENVIRONMENT: Changes = {
@@ -27,6 +29,7 @@ ENVIRONMENT: Changes = {
     "dtype": "float32", "threads": 2, "git_commit": None,
 }  # fmt: skip
 FAFO: Changes = {"method": "fafo", "kv_method": "stream-llm", "level": 5, "window": 15, "num_guesses": 15}
+LOSSY: Changes = {"method": "lossy", "kv_method": "stream-llm", "num_local": 4}
 SCORED: Changes = {"score": 1.0, "scores": {"pass@1": 1.0}}
 
 
@@ -153,6 +156,110 @@ def test_other_outputs_are_counted_and_named(tmp_path: Path) -> None:
     speed, _ = tables(compare_runs(tmp_path))
     assert list(speed.frame["other length"]) == ["0", "2"]
     assert speed.notes == ["fafo-stream-llm: outputs of another length than the baseline's: 2 (b, d)"]
+
+
+@pytest.fixture
+def lossy_beside_fafo(tmp_path: Path) -> Path:
+    """The lossy outputs: one is the baseline's, one goes apart after 3 tokens, and one ends after 4.
+
+    Lossy steps read a quarter of what the baseline's do, of a cache of which half is seen.
+    """
+    baseline = [answer(i, [1] * 8, 0, 8, kv_bytes=2.0**22) for i in "abc"]
+    write(tmp_path / "baseline", baseline)
+    tokens = ([0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 9, 4, 5, 6, 7], [0, 1, 2, 3])
+    lossy = [
+        answer(i, [1] * len(ids), 0, len(ids) / 2, output_token_ids=ids, kv_bytes=2.0**20, seen_cache_tokens=4.0)
+        for i, ids in zip("abc", tokens, strict=True)
+    ]
+    for name in ("stream-llm", "quest"):
+        write(tmp_path / "1" / name, lossy, LOSSY | {"kv_method": name})
+        fafo = [
+            answer(i, [4, 4], 0, 4, kv_bytes=1.25 * 2**22, window_cache_tokens=2.0, cache_tokens_beside_window=8.0)
+            for i in "abc"
+        ]
+        write(tmp_path / "2" / name, fafo, FAFO | {"kv_method": name})
+    return tmp_path
+
+
+def test_lossy_runs_stand_beside_fafos(lossy_beside_fafo: Path) -> None:
+    found = compare_runs(lossy_beside_fafo)
+    assert found.refused == []
+    baseline, fafo_quest, lossy_quest, _, lossy_stream = found.comparisons
+    names = ["baseline", "fafo-quest", "lossy-quest", "fafo-stream-llm", "lossy-stream-llm"]
+    assert [c.method for c in found.comparisons] == names
+    assert (baseline.cache_seen, baseline.kv_share, baseline.median_first_difference) == (None, 1, None)
+    assert (fafo_quest.cache_seen, fafo_quest.kv_share, fafo_quest.median_first_difference) == (0.25, 1.25, None)
+    assert (lossy_quest.cache_seen, lossy_quest.kv_share, lossy_quest.median_first_difference) == (0.5, 0.25, 3.5)
+    assert lossy_stream.pairs[0].first_differences == {"b": 3, "c": 4}
+    assert (lossy_stream.differing_ids, lossy_stream.other_length_ids) == (["b", "c"], ["c"])
+    speed, loss, accepted = tables(found)
+    assert list(speed.frame["method"]) == list(loss.frame["method"]) == names
+    assert list(accepted.frame["method"]) == names[1::2]  # a lossy step is always of one token
+    assert speed.notes == [
+        f"lossy-{name}: 1 of 3 outputs of another length; its speedup is of tokens per second"
+        for name in ("quest", "stream-llm")
+    ]
+    assert list(speed.frame["cache seen"]) == ["", "25%", "50%", "25%", "50%"]
+    assert loss.title == "humaneval, My_Model: lossy and lossless"
+    assert loss.frame.to_dict("list") == {
+        "method": names,
+        "tokens/s": ["1.00", "2.00", "2.00", "2.00", "2.00"],
+        "speedup": ["1.00x", "2.00x", "2.00x", "2.00x", "2.00x"],
+        "tau": ["1.00", "4.00", "1.00", "4.00", "1.00"],
+        "KV MiB/step": ["4.00", "5.00", "1.00", "5.00", "1.00"],
+        "of full": ["100%", "125%", "25%", "125%", "25%"],
+        "identical": ["100%", "100%", "33%", "100%", "33%"],
+        "first difference": ["", "", "3.5", "", "3.5"],
+    }
+
+
+def test_json_of_lossy_runs(lossy_beside_fafo: Path) -> None:
+    write_files(compare_runs(lossy_beside_fafo))
+    baseline, fafo, lossy = read_json(lossy_beside_fafo)["comparisons"][:3]
+    assert [c["lossy"] for c in (baseline, fafo, lossy)] == [False, False, True]
+    assert (lossy["kv_bytes_per_step"], lossy["baseline_kv_bytes_per_step"]) == (2**20, 2**22)
+    assert (lossy["seen_cache_share"], lossy["window_cache_share"]) == (0.5, None)
+    assert (fafo["seen_cache_share"], fafo["window_cache_share"]) == (None, 0.25)
+    assert lossy["median_tokens_before_first_difference"] == 3.5
+    assert lossy["tokens_before_first_difference"] == {"b": 3, "c": 4}
+    assert fafo["tokens_before_first_difference"] == {}
+    assert fafo["median_tokens_before_first_difference"] is None
+
+
+def test_lossy_runs_overall(lossy_beside_fafo: Path) -> None:
+    of_eval = {"dataset": "gsm8k"}
+    write(lossy_beside_fafo / "3", [answer("a", [1] * 8, 0, 8, kv_bytes=2.0**21)], of_eval=of_eval)
+    shorter = answer("a", [1] * 8, 0, 4, output_token_ids=[9] * 8, kv_bytes=2.0**20, seen_cache_tokens=2.0)
+    write(lossy_beside_fafo / "4", [shorter], LOSSY, of_eval)
+    _, lossy = compare_runs(lossy_beside_fafo).overalls
+    assert lossy.method == "lossy-stream-llm"
+    assert (lossy.n_identical, lossy.median_first_difference) == (1, 3)  # of 0, 3 and 4
+    # Means over all steps: 20 and 8 of the lossy runs, 24 and 8 of the baselines.
+    assert lossy.cache_seen == pytest.approx((20 * 4 + 8 * 2) / (28 * 8))
+    assert lossy.kv_share == pytest.approx(1 / ((24 * 4 + 8 * 2) / 32))
+    assert tables(compare_runs(lossy_beside_fafo))[-1].frame.columns[-1] == "first difference"
+
+
+def test_records_without_bytes_are_compared_all_the_same(tmp_path: Path) -> None:
+    write(tmp_path / "baseline", PLAIN)
+    write(tmp_path / "lossy", PLAIN, LOSSY)
+    _, found = compare_runs(tmp_path).comparisons
+    assert (found.kv_share, found.cache_seen, found.identical_share) == (None, None, 1)
+    _, loss = tables(compare_runs(tmp_path))
+    assert list(loss.frame["KV MiB/step"]) == list(loss.frame["of full"]) == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "expected"),
+    [
+        ([[1, 2], [3]], [[1, 2], [3]], None),
+        ([[1, 2], [3]], [[1, 2], [4]], 2),
+        ([[1, 2], [3]], [[1], [2, 3]], 1),  # the same tokens, and another first answer
+        ([[1, 2]], [[1, 2], [3]], 2),
+    ],
+)
+def test_first_difference(ours: list[list[int]], theirs: list[list[int]], expected: int | None) -> None:
+    assert first_difference(ours, theirs) == first_difference(theirs, ours) == expected
 
 
 def conversation(first_prompt: int, second_prompt: int) -> list[PromptResult]:
@@ -341,6 +448,17 @@ def test_groups_have_a_table(tmp_path: Path) -> None:
         ["hard", "0.000", "1.000"],
         ["mean", "0.500", "0.500"],
     ]
+
+
+def test_many_methods_have_several_tables(tmp_path: Path) -> None:
+    write_both(tmp_path, graded(PLAIN, ["easy", "hard"]), graded(FAST, ["hard", "easy"]))
+    for number in range(MAX_METHODS):
+        write(tmp_path / str(number), graded(FAST, ["hard", "easy"]), FAFO | {"kv_method": f"k{number}"})
+    _, _, first, second = tables(compare_runs(tmp_path))
+    assert first.title == second.title == "humaneval, My_Model: f1 by group"
+    methods = ["baseline", *(f"fafo-k{number}" for number in range(MAX_METHODS)), "fafo-stream-llm"]
+    assert list(first.frame) == ["group", *methods[:MAX_METHODS]]
+    assert list(second.frame) == ["group", *methods[MAX_METHODS:]]
 
 
 def test_a_large_grid_is_left_to_the_json(tmp_path: Path) -> None:

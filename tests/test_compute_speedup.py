@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.common.cli import main as run
+from pipeline.common.schemas import LossyParams
 from scripts.speedup.compute_speedup import main
 from tests.runs import Case
 
@@ -56,6 +57,26 @@ def test_a_difference(runs: Path) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert main([str(runs)]) == 0
     assert main([str(runs), "--require-identical"]) == 1
+
+
+def test_a_lossy_run_may_differ(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    twin = copy(runs / "fafo", "lossy")
+
+    def make_lossy(record: dict[str, Any]) -> None:
+        params = record["pipeline_params"]
+        known = {*LossyParams.model_fields, "num_init", "num_local"}
+        record["pipeline_params"] = {key: params[key] for key in params if key in known} | {"method": "lossy"}
+
+    change(twin, make_lossy)
+    path = twin / "raw_results.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[1]["output_token_ids"][3] += 1
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main([str(runs), "--require-identical"]) == 0
+    out = capsys.readouterr().out
+    assert "lossy-stream-llm" in out
+    assert "67%" in out
+    assert max(map(len, out.replace(str(runs), "").splitlines())) <= 120
 
 
 def resume_elsewhere(record: dict[str, Any], **changes: Any) -> None:

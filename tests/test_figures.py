@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
+from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -25,15 +26,16 @@ from figures.budget import tau_by_budget
 from figures.context import speedup_by_context
 from figures.entries import Entry, entries
 from figures.example_step import example_step
+from figures.lossless import BESIDE, lossless, size
 from figures.make_figures import OF_RUNS, OF_STEPS, STEP_FILE, main
 from figures.passkey import passkey_map
 from figures.speedup import speedup_bars
 from figures.step_parts import StepReport, step_parts
-from figures.style import COLUMN, KNOWN, OTHERS, PAGE, SMALL, house_style, looks, save
+from figures.style import COLUMN, KNOWN, OTHERS, PAGE, SMALL, house_style, looks, ordered, save
 from pipeline.common.records import Turn
 from pipeline.comparison import compare_runs
 from scripts.speedup.bench_step import PARTS
-from tests.figure_runs import QUEST, STREAM, result, write_passkey_runs, write_run, write_runs
+from tests.figure_runs import QUEST, STREAM, lossy_result, result, write_passkey_runs, write_run, write_runs
 from tests.runs import ROOT, run_command
 
 NAMES = [*OF_RUNS, OF_STEPS]
@@ -148,14 +150,16 @@ def test_speedup_bars(placed: list[Entry]) -> None:
     heights = {bars.get_label(): bars[0].get_height() for bars in axes.containers}
     assert heights == pytest.approx({
         "humaneval, fafo-stream-llm (num_local 60)": 48 / 25, "humaneval, fafo-stream-llm (num_local 252)": 2,
-        "humaneval, fafo-quest": 2, "humaneval, fafo-full": 2, "passkey, fafo-quest": 1,
+        "humaneval, fafo-quest": 2, "humaneval, fafo-full": 2, "passkey, fafo-quest": 1, "humaneval, lossy-quest": 1.5,
     })  # fmt: skip
     segments = [lines.get_segments()[0] for lines in axes.collections if isinstance(lines, LineCollection)]
     drawn = {round(segment[0][0], 6): segment[:, 1].tolist() for segment in segments}
     for bars in axes.containers:
         (entry,) = (e for e in placed if f"{e.dataset}, {e.series}" == bars.get_label())
         assert drawn[round(bars[0].get_x() + bars[0].get_width() / 2, 6)] == pytest.approx(entry.comparison.interval)
-        assert to_hex(bars[0].get_facecolor()) == entry.look.colour
+        hollow = entry.comparison.run.is_lossy
+        assert to_hex(bars[0].get_facecolor()) == ("#ffffff" if hollow else entry.look.colour)
+        assert to_hex(bars[0].get_edgecolor()) == (entry.look.colour if hollow else "#000000")
     assert any(np.array_equal(line.get_ydata(), [1, 1]) for line in axes.lines)
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["humaneval", "passkey"]
 
@@ -180,7 +184,7 @@ def test_what_differs_has_a_place_of_its_own(tmp_path: Path) -> None:
     placed = entries(compare_runs(tmp_path))
     assert len({(e.setup, e.dataset, e.series) for e in placed}) == len(placed)
     figure = speedup_bars(placed)
-    assert len(plot(figure, "Other-1B").containers) == 4
+    assert len(plot(figure, "Other-1B").containers) == 5
     heights = {bars.get_label(): bars[0].get_height() for bars in plot(figure, "Made-Up-1B").containers}
     assert {heights["humaneval, fafo-quest"], heights["humaneval, fafo-quest, run 2"]} == {2, 4}
     assert {axes.get_title() for axes in accepted_lengths(placed).axes} == {
@@ -238,27 +242,85 @@ def test_tau_by_budget(placed: list[Entry]) -> None:
     (axes,) = tau_by_budget(placed).axes
     drawn = {line.get_label(): points(line) for line in axes.lines}
     assert axes.get_title() == "humaneval"
-    assert drawn["fafo-stream-llm"] == [[64, 2], [256, 3]]
-    assert drawn["fafo-quest"] == [[128, 4]]
-    assert drawn["fafo-full"] == [[0, 6], [1, 6]]  # over the whole width
+    assert drawn == {
+        "fafo-stream-llm": [[0.5, 2], [0.75, 3]],
+        "fafo-quest": [[0.5, 4]],
+        "fafo-full": [[0, 6], [1, 6]],  # over the whole width
+    }
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["50%", "75%"]
 
 
 def test_other_settings_are_other_lines(tmp_path: Path) -> None:
-    """A line has runs that differ in budget only; a selector without known keys is measured; one unused is left out."""
-    made = [result("0", 9, 1.0, [2, 2], window_cache_tokens=50.0)]
+    """A line has runs that differ in budget only; one whose window never ran is left out."""
     write_run(tmp_path / "baseline", [result("0", 9, 2.0, [1] * 4, window_cache_tokens=None)])
+    mine = {"kv_method": "mine:Half", "budget": 0.5}
     for number, method in enumerate((
         STREAM, STREAM | {"num_local": 28}, STREAM | {"level": 3}, QUEST, QUEST | {"update_interval": 1},
-        {"kv_method": "mine:Half", "share": 0.5},
+        mine, mine | {"budget": 0.25},
     )):  # fmt: skip
+        made = [result("0", 9, 1.0, [2, 2], window_cache_tokens=10.0 * (number + 1))]
         write_run(tmp_path / str(number), made, method)
     unused = [result("0", 9, 1.0, [2, 2], window_cache_tokens=None)]
     write_run(tmp_path / "unused", unused, STREAM | {"num_local": 508})
     (axes,) = tau_by_budget(entries(compare_runs(tmp_path))).axes
     assert {line.get_label(): [x for x, _ in points(line)] for line in axes.lines} == {
-        "fafo-stream-llm, level 5": [32, 64], "fafo-stream-llm, level 3": [64],
-        "fafo-quest, update_interval 8": [128], "fafo-quest, update_interval 1": [128], "fafo-mine:Half": [50],
+        "fafo-stream-llm, level 5": [0.1, 0.2], "fafo-stream-llm, level 3": [0.3],
+        "fafo-quest, update_interval 8": [0.4], "fafo-quest, update_interval 1": [0.5], "fafo-mine:Half": [0.6, 0.7],
     }  # fmt: skip
+
+
+def marks(axes: Axes) -> dict[str, list[list[float]]]:
+    """Places of the marks, by series, with their areas."""
+    found: dict[str, list[list[float]]] = {}
+    for drawn in axes.collections:
+        if isinstance(drawn, PathCollection):
+            ((x, y),) = np.asarray(drawn.get_offsets())
+            found.setdefault(str(drawn.get_label()), []).append([float(x), float(y), float(drawn.get_sizes()[0])])
+    return found
+
+
+def test_lossless(placed: list[Entry]) -> None:
+    """Only humaneval has a lossy run; its methods' outputs, and speedups, with stems from plain decoding's."""
+    identical, score, speedup = lossless(placed).axes
+    assert not score.axison  # nothing is scored
+    names = [tick.get_text() for tick in identical.get_yticklabels()]
+    assert names == ["full", "quest", "stream-llm"]
+    fafo, lossy = -BESIDE, BESIDE
+    assert {name: [mark[:2] for mark in found] for name, found in marks(identical).items()} == {
+        "fafo-full": [[1, fafo]], "fafo-quest": [[1, 1 + fafo]], "lossy-quest": [[0.25, 1 + lossy]],
+        "fafo-stream-llm (num_local 60)": [[1, 2 + fafo]], "fafo-stream-llm (num_local 252)": [[1, 2 + fafo]],
+    }  # fmt: skip
+    assert marks(speedup)["lossy-quest"] == [[1.5, 1 + lossy, size(0.25)]]
+    assert marks(speedup)["fafo-quest"] == [[2, 1 + fafo, size(1)]]
+    for axes in (identical, speedup):
+        stems = [lines.get_segments()[0] for lines in axes.collections if isinstance(lines, LineCollection)]
+        assert [stem[0].tolist() for stem in stems] == [[1, stem[1][1]] for stem in stems]
+        ends = sorted(tuple(stem[1]) for stem in stems)
+        assert ends == sorted((x, y) for found in marks(axes).values() for x, y, _ in found)
+    assert identical.get_xlim()[0] < 0 < 1 < identical.get_xlim()[1]
+
+
+def test_lossless_shows_what_is_seen_and_scored(tmp_path: Path) -> None:
+    """Sizes tell how much lossy decoding sees, of which the legend has the ends; scores stand beside the baseline's."""
+    scored = {"score": 1.0, "scores": {"pass@1": 1.0}}
+    write_run(
+        tmp_path / "baseline", [result("0", 9, 8.0, [1] * 12, window_cache_tokens=None).model_copy(update=scored)]
+    )
+    for seen in (0.1, 0.5, 1.0):
+        made = lossy_result("0", 9, n_identical=2, seen=seen).model_copy(
+            update={"score": seen, "scores": {"pass@1": seen}}
+        )
+        write_run(tmp_path / str(seen), [made], {"method": "lossy", "kv_method": "snapkv", "budget": seen})
+    figure = lossless(entries(compare_runs(tmp_path)))
+    _, score, _ = figure.axes
+    drawn = marks(score)
+    assert drawn == {f"lossy-snapkv (budget {seen})": [[seen, BESIDE, size(seen)]] for seen in (0.1, 0.5, 1.0)}
+    assert score.get_xlabel() == "score (pass@1)"
+    assert [points(line) for line in score.lines] == [[[1, 0], [1, 1]]]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "FAFO", "lossy, seeing 10% of the cache", "lossy, seeing 100% of the cache", "plain decoding",
+    ]  # fmt: skip
 
 
 def test_passkey_map(placed: list[Entry]) -> None:
@@ -297,6 +359,12 @@ def test_step_parts() -> None:
     assert figure.get_suptitle() == "M, float32, compiled; made up"
 
 
+def test_the_lossy_way_of_a_method_comes_after_it() -> None:
+    assert ordered(["lossy-b (k 10)", "fafo-b (k 10)", "lossy-b (k 9)", "fafo-a"]) == [
+        "fafo-a", "lossy-b (k 9)", "fafo-b (k 10)", "lossy-b (k 10)",
+    ]  # fmt: skip
+
+
 def test_looks() -> None:
     """A method's colour does not depend on which others there are, as long as it is known; none are shared."""
     assert looks((m, m) for m in KNOWN) == {m: looks([(m, m)])[m] for m in KNOWN}
@@ -304,6 +372,9 @@ def test_looks() -> None:
     shown = looks((m, m) for m in [*KNOWN, *unknown])
     assert len({look.colour for look in shown.values()}) == len(shown)
     assert len({look.marker for look in shown.values()}) == len(shown)
+    lossy = looks([("lossy-quest", "lossy"), ("lossy-mine", "mine"), ("fafo-mine", "other")])
+    assert lossy["lossy"] == replace(KNOWN["quest"], hollow=True)
+    assert lossy["mine"] == replace(lossy["other"], hollow=True)
     variants = looks(("fafo-quest", f"fafo-quest (top_k {k})") for k in (4, 16, 128))
     grey = [np.dot(to_rgba(look.colour)[:3], [0.3, 0.6, 0.1]) for look in variants.values()]
     assert list(variants) == ["fafo-quest (top_k 4)", "fafo-quest (top_k 16)", "fafo-quest (top_k 128)"]

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import UserError
+from pipeline.fafo.selectors import SELECTORS
 from pipeline.processes import STOP_SIGNALS
 from scripts import make_configs
-from scripts.speedup.run_speedup import BUDGETS, REPORTS, main, plan, read_request, read_setting
+from scripts.speedup.run_speedup import REPORTS, SHARES, main, plan, read_request, read_setting
 from tests.runs import ROOT
 
 MODEL = "SmolLM2-135M-Instruct"
@@ -78,23 +79,73 @@ def test_settings() -> None:
     ]
 
 
+def test_lossy() -> None:
+    """They are not audited; paired, nothing is left of them once the baseline has taken them along."""
+    arguments = ("cpu", "out", MODEL, "lossy-stream-llm,quest,lossy-streamllm", "--datasets", "gsm8k")
+    lossy = ["bash", f"scripts/gsm8k/lossy/{MODEL}_streamllm.sh", "cpu", "out"]
+    baseline, *others = commands(*arguments)
+    assert others[0] == lossy
+    assert others[1][1] == f"scripts/gsm8k/fafo/{MODEL}_quest.sh"
+    paired, *others = commands(*arguments, "--paired")
+    config = f"config/pipeline_config/lossy/gsm8k/{MODEL}/stream-llm/default.json"
+    assert paired[: len(baseline)] == baseline
+    assert f"{config}=out/gsm8k/lossy-streamllm/{MODEL}" in paired
+    assert [run[1] for run in others] == [f"scripts/gsm8k/fafo/{MODEL}_quest.sh"]
+
+
+def test_all_methods() -> None:
+    runs = commands("cpu", "out", MODEL, "all", "--datasets", "mtbench")
+    kv_methods = {name.replace("-", "") for name in make_configs.KV_METHODS}
+    launchers = [f"scripts/mtbench/{method}/{MODEL}_{name}.sh" for method in ("fafo", "lossy") for name in kv_methods]
+    assert sorted(run[1] for run in runs[1:]) == sorted(launchers)
+    assert commands("cpu", "out", MODEL, "quest,all,lossy-quest", "--datasets", "mtbench")[1] in runs
+
+
 def test_all_figures() -> None:
     options = ("--datasets", "gsm8k", "--limit", "2", "--all-figures", "--paired")
-    runs = commands("0", "out", MODEL, "streamllm,quest", *options)
-    baseline, *sweep = runs[3:12]
+    runs = commands("0", "out", MODEL, "streamllm,quest,lossy-quest", *options)
+    baseline, *sweep = runs[3:-1]
     limit = ["--set", "eval_params.max_prompts=2"]
     assert baseline == ["bash", f"scripts/gsm8k/baseline/{MODEL}.sh", "0", "out/budgets", *limit]
-    fixed = [*limit, "--set", "pipeline_params.pool=lru", "--set", "pipeline_params.planner=fixed"]
-    expected = [("streamllm", n, f"num_local={n - 4}") for n in BUDGETS]
-    expected += [("quest", n, f"top_k={n // 16}") for n in BUDGETS]
-    for run, (kv_method, budget, key) in zip(sweep, expected, strict=True):
-        launcher, into = f"scripts/gsm8k/fafo/{MODEL}_{kv_method}.sh", f"out/budgets/{kv_method}-{budget}"
-        assert run == ["bash", launcher, "0", into, *fixed, "--set", f"pipeline_params.{key}"]
-    (parts,) = runs[12:]
+    fixed = ["--set", "pipeline_params.pool=lru", "--set", "pipeline_params.planner=fixed"]
+    expected = [
+        [
+            *("bash", f"scripts/gsm8k/{launcher}.sh", "0", f"out/budgets/{name}-{share}", *limit),
+            *(*of_fafo, "--set", f"pipeline_params.{key}={share}"),
+        ]
+        for name, launcher, of_fafo, key in (
+            ("streamllm", f"fafo/{MODEL}_streamllm", fixed, "num_local"),
+            ("quest", f"fafo/{MODEL}_quest", fixed, "top_k"),
+            ("lossy-quest", f"lossy/{MODEL}_quest", [], "top_k"),
+        )
+        for share in SHARES
+    ]
+    assert sweep == expected
+    parts = runs[-1]
     assert parts[:2] == ["env", "CUDA_VISIBLE_DEVICES=0"]
     assert parts[4:10] == ["--model", f"models/{MODEL}", "--dtype", "float32", "--device", "cuda"]
     assert "out/step.json" in parts
     assert len({step.name for step in plan(read_request(["0", "out", MODEL, "quest", *options]), ROOT)}) == 3 + 5 + 3
+
+
+def test_the_sweep_repeats_no_run() -> None:
+    """Without --paired the usual baseline serves, and a budget that a run has in any case is not run again."""
+    usual = ("--set", f"pipeline_params.top_k={SHARES[1]}")
+    runs = commands("0", "out", MODEL, "lossy-quest", "--datasets", "gsm8k", "--all-figures", *usual)
+    folders = [run[3] for run in runs[:-1]]
+    assert folders == ["out", "out", *(f"out/budgets/lossy-quest-{share}" for share in SHARES if share != SHARES[1])]
+    steps = plan(read_request(["0", "out", MODEL, "lossy-quest", "--datasets", "gsm8k", "--all-figures"]), ROOT)
+    assert {step.needs for step in steps[1:-4]} == {steps[0].name}
+
+
+@pytest.mark.parametrize("kv_method", make_configs.KV_METHODS)
+def test_what_has_a_budget_is_swept(kv_method: str) -> None:
+    """Planning checks each configuration, so a budget can be any of the shares."""
+    name, budget_key = kv_method.replace("-", ""), SELECTORS[kv_method].budget_key
+    for asked in (name, f"lossy-{name}"):
+        runs = commands("0", "out", MODEL, asked, "--datasets", "gsm8k", "--all-figures", "--paired")
+        swept = [run[-1] for run in runs if run[3].startswith(f"out/budgets/{asked}-")]
+        assert swept == [f"pipeline_params.{budget_key}={share}" for share in SHARES if budget_key]
 
 
 def test_a_value_may_have_colons() -> None:
@@ -110,8 +161,12 @@ def test_a_value_may_have_colons() -> None:
         (["gpu0", "out", MODEL, "quest"], "gpu_id: found 'gpu0'"),
         (["cpu", "", MODEL, "quest"], "output_dir: found nothing"),
         (["cpu", "out", "Llama", "quest"], f"model: found 'Llama'; known: Llama-3.1-8B-Instruct, .*{MODEL}"),
-        (["cpu", "out", MODEL, "kwest"], f"kv_method: found 'kwest'; {MODEL} on gsm8k has quest, streamllm"),
+        (
+            ["cpu", "out", MODEL, "kwest"],
+            f"kv_method: found 'kwest'; {MODEL} on gsm8k has .*quest, .*lossy-quest, .*, all",
+        ),
         (["cpu", "out", MODEL, "quest,"], "kv_method: found ''"),
+        (["cpu", "out", MODEL, "lossy-"], "kv_method: found 'lossy-'"),
         (["cpu", "out", MODEL, "quest", "--datasets", "gsm"], "--datasets: found 'gsm'; .* for gsm8k, humaneval"),
         (["cpu", "out", MODEL, "quest", "--set", "gsm:eval_params.a=1"], "--set: found 'gsm'"),
         (["cpu", "out", MODEL, "quest", "--set", "window=7"], "--set window=7: should look like"),

@@ -3,15 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
-from pipeline.common.records import EvalResults, PromptResult, summarize
+from pipeline.common.records import EvalResults, summarize
 from pipeline.comparison.runs import Conditions, Run, differences
 from pipeline.comparison.speedups import Interval, Sums, interval, median_ratio
 from pipeline.errors import UserError
+from pipeline.fafo.sources import common_prefix
 
 OVERALL = "overall"
 
@@ -32,10 +33,18 @@ class Pair:
             rows.append([r.prefill_seconds + r.decode_seconds for r in results])
         return np.array(rows)
 
-    def differing(self, what: Callable[[PromptResult], Any]) -> list[str]:
-        """The ids of the prompts in which the two runs differ in `what`."""
+    @cached_property
+    def first_differences(self) -> dict[str, int]:
+        """For each prompt whose output is not the baseline's, how many tokens they begin with in common."""
         theirs = self.baseline.results
-        return [key for key, result in self.run.results.items() if what(result) != what(theirs[key])]
+        found = {key: first_difference(r.answers, theirs[key].answers) for key, r in self.run.results.items()}
+        return {key: position for key, position in found.items() if position is not None}
+
+    @property
+    def other_length_ids(self) -> list[str]:
+        """The prompts whose outputs have another length than the baseline's."""
+        theirs = self.baseline.results
+        return [key for key, r in self.run.results.items() if r.n_new_tokens != theirs[key].n_new_tokens]
 
     @property
     def speedup(self) -> float:
@@ -117,12 +126,29 @@ class Comparison:
     @cached_property
     def differing_ids(self) -> list[str]:
         """The prompts whose output tokens are not the baseline's."""
-        return [key for pair in self.pairs for key in pair.differing(lambda r: r.answers)]
+        return [key for pair in self.pairs for key in pair.first_differences]
 
     @cached_property
     def other_length_ids(self) -> list[str]:
-        """Those of them whose outputs have another length than the baseline's."""
-        return [key for pair in self.pairs for key in pair.differing(lambda r: r.n_new_tokens)]
+        """The prompts whose outputs have another length than the baseline's."""
+        return [key for pair in self.pairs for key in pair.other_length_ids]
+
+    @property
+    def median_first_difference(self) -> float | None:
+        """Of the outputs that differ, how many tokens are the baseline's before that; None if none does."""
+        positions = [position for pair in self.pairs for position in pair.first_differences.values()]
+        return float(median(positions)) if positions else None
+
+    @property
+    def cache_seen(self) -> float | None:
+        """The share of the cache that was seen: by FAFO's window rows, by all tokens of a lossy run; else None."""
+        return self.summary.seen_cache_share if self.run.is_lossy else self.summary.window_cache_share
+
+    @property
+    def kv_share(self) -> float | None:
+        """Bytes of keys and values read in a step, by the baseline's; None if they are not recorded."""
+        ours, theirs = self.summary.kv_bytes, self.baseline.kv_bytes
+        return None if ours is None or not theirs else ours / theirs
 
     @property
     def n_identical(self) -> int:
@@ -130,9 +156,24 @@ class Comparison:
         return self.n_prompts - len(self.differing_ids)
 
     @property
+    def identical_share(self) -> float:
+        """The same as a share."""
+        return self.n_identical / self.n_prompts
+
+    @property
     def is_overall(self) -> bool:
         """Whether it is about all datasets."""
         return self.dataset == OVERALL
+
+
+def first_difference(ours: Sequence[list[int]], theirs: Sequence[list[int]]) -> int | None:
+    """How many tokens of two outputs, given turn by turn, come before the first that differs; None if none does."""
+    n_before = 0
+    for our_turn, their_turn in zip(ours, theirs, strict=False):
+        if our_turn != their_turn:
+            return n_before + common_prefix(our_turn, their_turn)
+        n_before += len(our_turn)
+    return None if len(ours) == len(theirs) else n_before
 
 
 def _summary(runs: Sequence[Run]) -> EvalResults:

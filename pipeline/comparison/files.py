@@ -19,6 +19,11 @@ Speedup is new tokens per second of the whole generation, prefill included, by t
 interval over prompts. "median" is that of the single prompts' ratios; "paired": one process decoded each prompt with
 one method after the other. "decode only" leaves prefill out. tau is new tokens per decoding step. "identical" counts
 outputs that are the baseline's, token for token, and "other length" those that are not even as long.
+"cache seen" is what FAFO's window rows saw of the cache, and in a lossy run all tokens. A lossy run writes other texts,
+longer or shorter ones: its speedup compares tokens per second and not the time for an answer. "KV MiB/step" is what
+attention reads of keys and values from the cache in a step, the window's reads included, and "of full" its ratio to the
+baseline's. "first difference" is how many tokens an output begins with in common with the baseline's, the median over
+those that differ.
 """
 _LATEX = str.maketrans({character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -122,11 +127,16 @@ def _numbers(comparison: Comparison) -> dict[str, Any]:
         "baseline_decode_throughput_tokens_per_second": baseline.decode_throughput,
         "decode_speedup": comparison.decode_speedup,
         "tau_tokens_per_step": summary.tau,
+        "lossy": comparison.run.is_lossy,
         "window_cache_share": summary.window_cache_share,
+        "seen_cache_share": summary.seen_cache_share,
+        "kv_bytes_per_step": summary.kv_bytes,
+        "baseline_kv_bytes_per_step": baseline.kv_bytes,
         "n_prompts": comparison.n_prompts,
         "n_identical": comparison.n_identical,
         "n_other_length": len(comparison.other_length_ids),
-        "identical_share": comparison.n_identical / comparison.n_prompts,
+        "identical_share": comparison.identical_share,
+        "median_tokens_before_first_difference": comparison.median_first_difference,
         "metric": summary.metric,
         "score": summary.score,
         "baseline_score": baseline.score,
@@ -138,6 +148,7 @@ def _details(comparison: Comparison, folder: Path) -> dict[str, Any]:
     (pair,) = comparison.pairs
     return _histogram(comparison) | {
         "differing_ids": comparison.differing_ids,
+        "tokens_before_first_difference": pair.first_differences,
         "other_length_ids": comparison.other_length_ids,
         "group_scores": pair.run.summary.group_scores,
         "baseline_group_scores": pair.baseline.summary.group_scores,

@@ -60,7 +60,7 @@ def compare_runs(folder: Path) -> Overview:
             runs.append(finished_run(path, record))
         except UserError as error:
             refused.append(Refusal(str(path.parent), str(error)))
-    runs.sort(key=lambda run: not run.is_baseline)
+    runs.sort(key=lambda run: run.place)
     comparisons: list[Comparison] = []
     for run, method in zip(runs, method_names(runs), strict=True):
         try:

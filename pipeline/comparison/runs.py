@@ -10,10 +10,10 @@ from typing import Any
 from eval import DATASETS, EvalParams
 from pipeline.common.raw_results import read_results
 from pipeline.common.records import EvalResults, OutputConfig, PromptResult, Session, summarize
-from pipeline.common.schemas import FafoParams, PipelineParams
+from pipeline.common.schemas import METHODS, PipelineParams
 from pipeline.errors import UserError
 
-BASELINE = "baseline"
+BASELINE, LOSSY = "baseline", "lossy"
 SETUP_PARAMS = ("dtype", "device", "batch_size", "exact", "chat_template_kwargs")
 SAME_VERSIONS = ("torch", "transformers")
 _REQUIRED = {"method", "model_name", "dtype", "device", "n_new_tokens", "batch_size"}
@@ -35,7 +35,7 @@ class Run:
     def params(self) -> dict[str, Any]:
         """Its `pipeline_params`, with the defaults of those that are newer than the run."""
         params = self.record.pipeline_params
-        return (PipelineParams if params["method"] == BASELINE else FafoParams).defaults() | params
+        return METHODS.get(params["method"], PipelineParams).defaults() | params
 
     @property
     def dataset(self) -> str:
@@ -54,13 +54,28 @@ class Run:
 
     @property
     def method(self) -> str:
-        """Such as "baseline" or "fafo-stream-llm"."""
-        return "-".join(filter(None, [self.params["method"], self.params.get("kv_method")]))
+        """Such as "baseline", "fafo-stream-llm" or "lossy-stream-llm"."""
+        return "-".join(filter(None, [self.params["method"], self.kv_method]))
+
+    @property
+    def kv_method(self) -> str:
+        """What selects from the cache, such as "stream-llm"; nothing for the baseline."""
+        return str(self.params.get("kv_method") or "")
 
     @property
     def is_baseline(self) -> bool:
         """Whether this is plain decoding, which the others are compared with."""
         return self.method == BASELINE
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether its tokens saw no more than the selection, so that outputs may differ from the baseline's."""
+        return bool(self.params["method"] == LOSSY)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Orders runs as tables have them: the baseline, then for each KV method FAFO and the lossy way."""
+        return self.kv_method, self.method
 
     @property
     def paired(self) -> bool:

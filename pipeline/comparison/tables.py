@@ -11,7 +11,9 @@ from pipeline.comparison.runs import SAME_VERSIONS
 
 MAX_LENGTHS = 10  # accepted lengths with a column of their own
 MAX_GROUPS = 40  # groups with a row of their own: more are a grid for a figure, and speedup.json has them
+MAX_METHODS = 5  # methods with a column of their own
 _MAX_IDS = 10
+_MIB = 2**20
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,10 @@ class Table:
 
 
 def tables(overview: Overview) -> list[Table]:
-    """One after the other, for each group of runs that may be compared: speed, accepted lengths, scores of groups."""
+    """One after the other, for each group of runs that may be compared.
+
+    Speed; what lossy runs read and lose, beside FAFO's; accepted lengths; scores of groups.
+    """
     return [table for group in [*overview.datasets, *overview.overall] for table in _tables(*group)]
 
 
@@ -33,20 +38,23 @@ def _tables(title: str, group: list[Comparison]) -> list[Table]:
     notes = [note for c in group for note in _notes(c)]
     paired = all(c.paired for c in group)
     found = [Table(title, DataFrame([_speed(c, paired) for c in group]), _conditions(group[0]), notes)]
-    if guessing := [c for c in group if not c.is_baseline]:
+    if any(c.run.is_lossy for c in group):
+        found.append(Table(f"{title}: lossy and lossless", DataFrame([_loss(c) for c in group])))
+    if guessing := [c for c in group if not (c.is_baseline or c.run.is_lossy)]:
         found.append(Table(f"{title}: steps by tokens accepted", _accepted_lengths(guessing)))
     groups = list(dict.fromkeys(name for c in group for name in c.summary.group_scores))
     if groups:
         score = f"{title}: {group[0].summary.metric} by group"
         if len(groups) <= MAX_GROUPS:
-            found.append(Table(score, _group_scores(groups, group)))
+            parts = [group[start : start + MAX_METHODS] for start in range(0, len(group), MAX_METHODS)]
+            found += [Table(score, _group_scores(groups, part)) for part in parts]
         else:
             found[0].notes.append(f"{score}: {len(groups)} groups, see speedup.json")
     return found
 
 
 def _speed(comparison: Comparison, paired: bool) -> dict[str, str]:
-    summary, share = comparison.summary, comparison.summary.window_cache_share
+    summary, share = comparison.summary, comparison.cache_seen
     row = {
         "method": comparison.method,
         "tokens/s": f"{summary.throughput:.2f}",
@@ -61,6 +69,24 @@ def _speed(comparison: Comparison, paired: bool) -> dict[str, str]:
     if comparison.is_overall:
         row["mean of datasets"] = f"{comparison.mean_of_datasets:.2f}x"
     elif summary.metric is not None:
+        row[summary.metric] = _score(summary.score)
+    return row
+
+
+def _loss(comparison: Comparison) -> dict[str, str]:
+    """What a method gains, reads and loses, in a line."""
+    summary, kv_share, position = comparison.summary, comparison.kv_share, comparison.median_first_difference
+    row = {
+        "method": comparison.method,
+        "tokens/s": f"{summary.throughput:.2f}",
+        "speedup": f"{comparison.speedup:.2f}x",
+        "tau": f"{summary.tau:.2f}",
+        "KV MiB/step": "" if summary.kv_bytes is None else f"{summary.kv_bytes / _MIB:.2f}",
+        "of full": "" if kv_share is None else f"{kv_share:.0%}",
+        "identical": f"{comparison.identical_share:.0%}",
+        "first difference": "" if position is None else f"{position:g}",
+    }
+    if summary.metric is not None and not comparison.is_overall:
         row[summary.metric] = _score(summary.score)
     return row
 
@@ -86,7 +112,10 @@ def _score(score: float | None) -> str:
 
 def _notes(comparison: Comparison) -> list[str]:
     notes = []
-    if ids := comparison.other_length_ids:
+    if (ids := comparison.other_length_ids) and comparison.run.is_lossy:
+        of_all = f"{len(ids)} of {comparison.n_prompts}"
+        notes.append(f"{comparison.method}: {of_all} outputs of another length; its speedup is of tokens per second")
+    elif ids:
         named = ", ".join(ids[:_MAX_IDS]) + (", .." if len(ids) > _MAX_IDS else "")
         notes.append(f"{comparison.method}: outputs of another length than the baseline's: {len(ids)} ({named})")
     if comparison.interval is None and not comparison.is_baseline:

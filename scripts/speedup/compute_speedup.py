@@ -1,9 +1,9 @@
-"""Compare FAFO runs with their baselines: speedup, tau, scores, and how many outputs are token-identical.
+"""Compare FAFO and lossy runs with their baselines: speedup, tau, KV bytes, scores, how many outputs are identical.
 
     python scripts/speedup/compute_speedup.py <output_dir> [--require-identical]
 
 Looks for finished runs in the folder and below it, prints the tables, and writes them to the folder as speedup.md,
-.csv, .tex and .json. A FAFO run's baseline is the one with the same prompts, model, dtype, length limit, device,
+.csv, .tex and .json. A run's baseline is the one with the same prompts, model, dtype, length limit, device,
 threads and versions, both compiled or neither, both exact or neither, and if one process decoded them in turn then
 with this run. What can't be compared is skipped with a line that says why; a method that lacks a dataset has no overall
 numbers.
@@ -13,6 +13,7 @@ import argparse
 import sys
 
 from rich import table as rich_table
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.text import Text
 
@@ -25,10 +26,11 @@ WIDTH = 120  # where the output is no terminal
 def main(argv: list[str] | None = None) -> int:
     """Print and write the tables; exit code 2: nothing to compare; 1: what --require-identical forbids."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("output_dir", type=folder, help="a folder with the run folders of a baseline and of FAFO")
+    parser.add_argument("output_dir", type=folder, help="a folder with the run folders of a baseline and others")
     parser.add_argument(
-        "--require-identical", action="store_true", help="exit with 1 if any output differs or any run is skipped"
-    )
+        "--require-identical", action="store_true",
+        help="exit with 1 if an output of FAFO's differs or any run is skipped; those of lossy runs may differ",
+    )  # fmt: skip
     args = parser.parse_args(argv)
     overview = compare_runs(args.output_dir)
     for refusal in overview.refused:
@@ -42,10 +44,10 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"error: {error.filename} can't be written ({error.strerror})\n")
         return 2
     if not overview.comparisons:
-        sys.stderr.write(f"error: {args.output_dir}: no finished runs there or below of a baseline and of FAFO\n")
+        sys.stderr.write(f"error: {args.output_dir}: no finished runs there or below with a baseline\n")
         return 2
     show(overview)
-    all_identical = all(not c.differing_ids for c in overview.comparisons)
+    all_identical = all(not c.differing_ids for c in overview.comparisons if not c.run.is_lossy)
     return 1 if args.require_identical and (overview.refused or not all_identical) else 0
 
 
@@ -61,7 +63,7 @@ def show(overview: Overview) -> None:
 
 def as_rich(table: Table) -> rich_table.Table:
     """For the console."""
-    shown = rich_table.Table(title=Text(table.title))
+    shown = rich_table.Table(title=Text(table.title), box=SIMPLE_HEAD, pad_edge=False)
     for name in map(str, table.frame):
         words = " ".join([name, *table.frame[name]]).split()
         first = name == table.frame.columns[0]  # the only column that may be broken to fit

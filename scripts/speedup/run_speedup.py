@@ -1,32 +1,34 @@
-"""Run the baseline and FAFO over all datasets, then print the speedup, draw the figures and write the report.
+"""Run the baseline and others over all datasets, then print the speedup, draw the figures and write the report.
 
     bash scripts/speedup/run_speedup.sh 0 experiment-results/ Llama-3.1-8B-Instruct streamllm,quest
     bash scripts/speedup/run_speedup.sh cpu experiment-results/ SmolLM2-135M-Instruct quest --datasets gsm8k --limit 8
+    bash scripts/speedup/run_speedup.sh 0 experiment-results/ Llama-3.1-8B-Instruct snapkv,lossy-snapkv
 
-The runs are those of the launchers in scripts/<dataset>/, in folders <output_dir>/<dataset>/<method>/<model>; each FAFO
-run is audited against its baseline. One that fails does not stop the others. Stopped anywhere, the same command goes on
-from there. Exit code: 1 if anything failed, 2 for wrong arguments, 130 when interrupted.
+A KV method by its name is FAFO with it, and lossy-<name> is lossy decoding with it; all is every one of both. The runs
+are those of the launchers in scripts/<dataset>/, in folders <output_dir>/<dataset>/<method>/<model>; each FAFO run is
+audited against its baseline. One that fails does not stop the others. Stopped anywhere, the same command goes on from
+there. Exit code: 1 if anything failed, 2 for wrong arguments, 130 when interrupted.
 """
 
 import argparse
-import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pipeline.common.cli import positive
 from pipeline.common.config import Override, distribute, load_experiment, parse_override
 from pipeline.errors import UserError
+from pipeline.launchers import Method, baseline_config, datasets_of, eval_config, methods_of, models_of, spelt
 from pipeline.processes import Runner
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = "scripts/speedup/bench_step.py"
 REPORTS = ("scripts/speedup/compute_speedup.py", "figures/make_figures.py", "scripts/report.py")
-BUDGETS = (32, 64, 128, 256)  # cached tokens that a window sees, for the figure of tau by budget
+ALL = "all"
+SHARES = (0.1, 0.25, 0.5, 1.0)  # KV budgets of the sweep: of the cached tokens, or what a method's budget is a share of
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for. datasets: None is all. kv_methods: as launchers spell them."""
+    """What is asked for. datasets: None is all. kv_methods: names of `launchers.Method`, or `ALL`."""
 
     gpu_id: str
     output_dir: str
@@ -86,7 +88,9 @@ def read_request(argv: Sequence[str] | None) -> Request:
     parser.add_argument("gpu_id", help="such as 0 or 0,1; cpu, or an empty one, is the CPU")
     parser.add_argument("output_dir", help="where the runs' folders go")
     parser.add_argument("model", help="by the name that its launchers have")
-    parser.add_argument("kv_method", help="streamllm or quest, or several with commas between them")
+    parser.add_argument(
+        "kv_method", help="such as streamllm, quest or lossy-quest, or several with commas between them, or all"
+    )
     parser.add_argument("--datasets", metavar="NAME,..", help="only these; default: all")
     parser.add_argument("--limit", type=positive, metavar="N", help="only the first N prompts of each dataset")
     parser.add_argument(
@@ -95,12 +99,12 @@ def read_request(argv: Sequence[str] | None) -> Request:
     )  # fmt: skip
     parser.add_argument(
         "--paired", action="store_true",
-        help="run baseline and FAFO on each prompt in turn in one process, so that a noisy machine disturbs both alike",
+        help="run all methods on each prompt in turn in one process, so that a noisy machine disturbs all alike",
     )  # fmt: skip
     parser.add_argument(
         "--all-figures", action="store_true",
-        help="also run what two figures need besides: each method with a window at several KV budgets, whether it pays "
-        "or not, in <output_dir>/budgets, and a step taken to pieces",
+        help="also run what figures need besides: each method at several KV budgets, FAFO's with a window whether it "
+        "pays or not, in <output_dir>/budgets, and a step taken to pieces",
     )  # fmt: skip
     args = parser.parse_args(argv)
     if not re.fullmatch(r"(cpu|[0-9]+(,[0-9]+)*)?", args.gpu_id):
@@ -110,7 +114,7 @@ def read_request(argv: Sequence[str] | None) -> Request:
     settings = [read_setting(text) for text in args.settings]
     if args.limit is not None:
         settings.insert(0, read_setting(f"eval_params.max_prompts={args.limit}"))
-    kv_methods = _split(args.kv_method.replace("-", ""))
+    kv_methods = [spelt(name) for name in _split(args.kv_method)]
     datasets = None if args.datasets is None else _split(args.datasets)
     return Request(
         args.gpu_id, args.output_dir, args.model, kv_methods, datasets, settings, args.paired, args.all_figures
@@ -133,9 +137,9 @@ def plan(request: Request, root: Path) -> list[Step]:
     Raises:
         UserError: there is no launcher for what is asked for, or a setting can't be right.
     """
-    with_model = [name for name in _datasets(root) if request.model in _launchers(root, name, "baseline")]
+    with_model = [name for name in datasets_of(root) if request.model in models_of(root, name)]
     if not with_model:
-        known = {model for name in _datasets(root) for model in _launchers(root, name, "baseline")}
+        known = {model for name in datasets_of(root) for model in models_of(root, name)}
         raise UserError(f"model: found {request.model!r}; known: {', '.join(sorted(known))}")
     datasets = with_model if request.datasets is None else request.datasets
     named = [("--datasets", name) for name in datasets]
@@ -152,67 +156,72 @@ def plan(request: Request, root: Path) -> list[Step]:
 
 
 def steps_of(dataset: str, request: Request, root: Path) -> list[Step]:
-    """The runs on one dataset: the baseline first, which the others are audited against; paired, it takes them along.
+    """The runs on one dataset: the baseline first, which FAFO's are audited against; paired, it takes all along.
 
     Raises:
         UserError: there is no launcher for a KV method, or a setting can't be right.
     """
     model = request.model
-    overrides = request.overrides(dataset)
 
     def folder(name: str) -> str:  # as launch.sh has it
         return f"{request.output_dir}/{dataset}/{name}/{model}"
 
-    configs = _fafo_configs(root, dataset, model)
-    for kv_method in request.kv_methods:
-        if kv_method not in configs:
-            raise UserError(f"kv_method: found {kv_method!r}; {model} on {dataset} has {', '.join(sorted(configs))}")
-    pairs = [f"{configs[kv_method]}={folder(f'fafo-{kv_method}')}" for kv_method in request.kv_methods]
+    methods = _asked(request, root, dataset)
+    pairs = [f"{method.config}={folder(method.run_name)}" for method in methods]
     interleave = [word for pair in pairs for word in ("--interleave", pair)] if request.paired else []
-    files = [_baseline_config(root, dataset, model), *(configs[kv_method] for kv_method in request.kv_methods)]
-    own, *others = distribute(overrides, files)
-    for file, fitting in zip(files, [own, *others], strict=True):  # so that a wrong setting is said at once
-        load_experiment(file, root / "config" / "eval_config" / dataset / f"{dataset}.json", fitting)
+    own, *others = _fitting(dataset, request, root)
     baseline = _launch(
-        root, dataset, f"baseline/{model}", request, overrides if request.paired else own, more=interleave
+        *(root, dataset, f"baseline/{model}", request),
+        request.overrides(dataset) if request.paired else own,
+        more=interleave,
     )
+    # Paired, the runs are complete by now, and it is only FAFO's audits that are left.
+    left = [(m, fitting) for m, fitting in zip(methods, others, strict=True) if not (m.is_lossy and request.paired)]
     return [
         baseline,
-        # Paired, these runs are complete by now, and it is only the audit that is left.
         *(
             _launch(
-                *(root, dataset, f"fafo/{model}_{kv_method}", request, fitting),
-                more=("--baseline_dir", folder("baseline")),
+                *(root, dataset, method.launcher(model), request, fitting),
+                more=() if method.is_lossy else ("--baseline_dir", folder("baseline")),
                 needs=baseline.name,
             )
-            for kv_method, fitting in zip(request.kv_methods, others, strict=True)
+            for method, fitting in left
         ),
     ]
 
 
 def budget_steps(dataset: str, request: Request, root: Path) -> Iterator[Step]:
-    """Runs that differ in nothing but how much of the cache a window sees, and a baseline that is run as they are."""
-    model, configs = request.model, _fafo_configs(root, dataset, request.model)
-    files = [_baseline_config(root, dataset, model), *(configs[kv_method] for kv_method in request.kv_methods)]
-    own, *others = distribute(request.overrides(dataset), files)
-    into = f"{request.output_dir}/budgets"
-    baseline = _launch(root, dataset, f"baseline/{model}", request, own, into=into)
-    yield baseline
-    for kv_method, fitting in zip(request.kv_methods, others, strict=True):
-        params = json.loads(configs[kv_method].read_bytes())["pipeline_params"]
-        for budget in BUDGETS:
-            # The paper's pool and planner, so that the window runs in any case.
-            values = {"pool": "lru", "planner": "fixed"} | _budget_keys(params, budget)
-            sweep = [parse_override(f"pipeline_params.{key}={value}") for key, value in values.items()]
-            launcher, into_own = f"fafo/{model}_{kv_method}", f"{into}/{kv_method}-{budget}"
-            yield _launch(root, dataset, launcher, request, [*fitting, *sweep], into=into_own, needs=baseline.name)
+    """Runs of each method that differ in nothing but how much of the cache is seen."""
+    model, methods, into = request.model, _asked(request, root, dataset), f"{request.output_dir}/budgets"
+    own, *others = _fitting(dataset, request, root)
+    # What is run in turn with others is no baseline of these runs.
+    baseline = _launch(root, dataset, f"baseline/{model}", request, own, into=into if request.paired else None)
+    if request.paired:
+        yield baseline
+    for method, fitting in zip(methods, others, strict=True):
+        usual = load_experiment(method.config, eval_config(root, dataset), fitting)
+        if usual.selector.budget_key is None:
+            continue
+        # The paper's pool and planner, so that the window runs in any case.
+        of_fafo = {} if method.is_lossy else {"pool": "lru", "planner": "fixed"}
+        for share in SHARES:
+            values = of_fafo | {usual.selector.budget_key: share}
+            overrides = [*fitting, *(parse_override(f"pipeline_params.{key}={value}") for key, value in values.items())]
+            found = load_experiment(method.config, eval_config(root, dataset), overrides)
+            if found.pipeline_params() == usual.pipeline_params() and not request.paired:
+                continue  # It is among the other runs.
+            yield _launch(
+                *(root, dataset, method.launcher(model), request, overrides),
+                into=f"{into}/{method.name}-{share}",
+                needs=baseline.name,
+            )
 
 
 def parts_step(dataset: str, request: Request, root: Path) -> Step:
     """The benchmark of a step's parts, with the model of the configs."""
-    config = _baseline_config(root, dataset, request.model)
-    (overrides,) = distribute(request.overrides(dataset), [config])
-    params = load_experiment(config, root / "config" / "eval_config" / dataset / f"{dataset}.json", overrides).pipeline
+    config = baseline_config(root, dataset, request.model)
+    overrides, *_ = _fitting(dataset, request, root)
+    params = load_experiment(config, eval_config(root, dataset), overrides).pipeline
     on_gpu = request.gpu_id not in ("", "cpu")
     command = (
         *("env", f"CUDA_VISIBLE_DEVICES={request.gpu_id if on_gpu else ''}", sys.executable, str(root / PARTS)),
@@ -264,30 +273,34 @@ def _launch(
     return Step(name, ("bash", path, request.gpu_id, into or request.output_dir, *words, *more), needs)
 
 
-def _budget_keys(params: Mapping[str, Any], budget: int) -> dict[str, int]:
-    """The selector's keys that have a window see so many cached tokens."""
-    if "num_local" in params:
-        return {"num_local": budget - params["num_init"]}
-    return {"top_k": budget // params["page_size"]}
+def _fitting(dataset: str, request: Request, root: Path) -> list[list[Override]]:
+    """The settings for the baseline and for each method, so far as it has such a key.
+
+    Raises:
+        UserError: one can't be right.
+    """
+    methods = _asked(request, root, dataset)
+    files = [baseline_config(root, dataset, request.model), *(method.config for method in methods)]
+    overrides = distribute(request.overrides(dataset), files)
+    for file, own in zip(files, overrides, strict=True):
+        load_experiment(file, eval_config(root, dataset), own)
+    return overrides
 
 
-def _baseline_config(root: Path, dataset: str, model: str) -> Path:
-    return root / "config" / "pipeline_config" / "baseline" / dataset / model / "default.json"
+def _asked(request: Request, root: Path, dataset: str) -> list[Method]:
+    """The methods that are asked for, once each.
 
-
-def _datasets(root: Path) -> list[str]:
-    return sorted(folder.parent.name for folder in (root / "scripts").glob("*/baseline"))
-
-
-def _launchers(root: Path, dataset: str, method: str) -> set[str]:
-    """What launchers there are, without the ending."""
-    return {path.stem for path in (root / "scripts" / dataset / method).glob("*.sh")}
-
-
-def _fafo_configs(root: Path, dataset: str, model: str) -> dict[str, Path]:
-    """The pipeline configs by KV method, which launchers and run folders spell without a dash."""
-    folder = root / "config" / "pipeline_config" / "fafo" / dataset / model
-    return {path.parent.name.replace("-", ""): path for path in sorted(folder.glob("*/default.json"))}
+    Raises:
+        UserError: there are no launchers of one.
+    """
+    known = methods_of(root, dataset, request.model)
+    found: dict[str, Method] = {}
+    for name in request.kv_methods:
+        if name != ALL and name not in known:
+            known_names = ", ".join([*known, ALL])
+            raise UserError(f"kv_method: found {name!r}; {request.model} on {dataset} has {known_names}")
+        found |= known if name == ALL else {name: known[name]}
+    return list(found.values())
 
 
 def _split(text: str) -> list[str]:
