@@ -12,7 +12,7 @@ from figures.style import Look, legend_below, looks, ordered, panels
 from pipeline.comparison import Run
 from pipeline.comparison.runs import differences
 from pipeline.errors import UserError
-from pipeline.fafo.selectors import SELECTORS, Selector
+from pipeline.fafo.selectors.named import selector_named
 
 LOOKAHEAD = "fafo-full"
 CLOSE = 0.15  # of the axis: what a number takes
@@ -91,13 +91,20 @@ def share_seen(run: Run) -> float | None:
     return None if run.method == LOOKAHEAD else run.summary.window_cache_share
 
 
+def budget_key(run: Run) -> str | None:
+    """The setting that says how much is seen, if the method is known here and has one."""
+    try:
+        return selector_named(run.kv_method).budget_key
+    except UserError:
+        return None
+
+
 def series_names(runs: Sequence[Run]) -> list[str]:
     """The methods, with the settings that tell them apart and are no budget."""
     varying: defaultdict[str, set[str]] = defaultdict(set)
     for run in runs:
         rivals = [r.settings for r in runs if (r.method, r.conditions) == (run.method, run.conditions)]
-        budget_key = SELECTORS.get(run.kv_method, Selector).budget_key
-        varying[run.method] |= {key for key in differences(rivals) if key != budget_key}
+        varying[run.method] |= {key for key in differences(rivals) if key != budget_key(run)}
     return [
         ", ".join([run.method, *(f"{key} {run.settings[key]}" for key in run.settings if key in varying[run.method])])
         for run in runs

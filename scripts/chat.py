@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -164,7 +164,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Load the model and chat; 2 is something the user can put right, in one line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pipeline_config", type=Path, default=PIPELINE_CONFIG, help="JSON file with pipeline_params")
-    parser.add_argument("--kv_method", help=f"what the window sees: {', '.join(SELECTORS)}, or module:Class")
+    parser.add_argument(
+        "--kv_method", help=f"what the window sees: {', '.join(SELECTORS)}, kvpress:Press or module:Class"
+    )
     parser.add_argument("--set", action="append", default=[], dest="overrides", help="KEY=VALUE (repeatable)")
     parser.add_argument("--model", dest="model_name", help="hub id or folder")
     for name in OPTIONS[1:]:
@@ -182,7 +184,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UserError(f"{experiment.pipeline.model_name}: has no chat template; use an instruct model")
         if interactive:
             console.print(f"Ctrl-C interrupts, Ctrl-D or /exit ends, /reset starts anew; [{FREE_STYLE}]free tokens[/]")
-        converse(Chat(loaded, experiment.decode_settings(loaded.eos_token_ids)), console, interactive)
+        settings = experiment.decode_settings(loaded.eos_token_ids)
+        settings = replace(settings, selector=settings.selector.bind(loaded.tokenizer))
+        converse(Chat(loaded, settings), console, interactive)
     except (UserError, OSError) as error:
         sys.stderr.write("error: " + " ".join(redact(str(error)).split()) + "\n")
         return 2

@@ -4,8 +4,9 @@
 
 Each prompt is read once, and the heads of all layers are profiled as in `pipeline/fafo/selectors/fastgen.py`. Writes
 fastgen.json, fastgen.md and a picture of the policies over layers and heads, fastgen_policies.png and .pdf. Memory
-saved is the share of the prompt's cache entries that a policy does not keep, attention recovered the share of the
-prompt's attention weights on what it keeps; both are means over heads and prompts.
+saved is the share of the prompt's cache entries that a policy does not keep (what a cache made of ragged heads would
+save; ours keeps all and reads less), attention recovered the share of the prompt's attention weights on what it keeps;
+both are means over heads and prompts.
 """
 
 import argparse

@@ -73,11 +73,14 @@ class Cache:
         self.text = text
         self.view = LayerView(selector, layer=0, n_layers=2, text=text)
         self.length = n_prompt
-        if n_prompt:
-            values = positions_as_values(n_prompt)
-            prompt = self.queries[:, :, :n_prompt], self.keys[:, :, :n_prompt], values
-            self.view.observe(Seen(*prompt, SCALING, nn.Identity()))
-            self.view.prompt_ends(n_prompt, see_all=False)
+        self.read_prompt()
+
+    def read_prompt(self) -> None:
+        """Show the view all that there is so far."""
+        if self.length:
+            query, keys = self.queries[:, :, : self.length], self.keys[:, :, : self.length]
+            self.view.observe(Seen(query, keys, positions_as_values(self.length), SCALING, nn.Identity()))
+            self.view.prompt_ends(self.length, see_all=False)
 
     def seen(self) -> list[list[int]]:
         """Positions that are seen in the next step, per KV head."""
@@ -102,7 +105,7 @@ def visible_positions(view: LayerView, query: Tensor, keys: Tensor) -> list[list
         taken = [_of_head(part, head) for part in parts]
         head_positions = [int(p) for _, v in taken for p in v[:, 0]]
         assert len(set(head_positions)) == len(head_positions)
-        torch.testing.assert_close(torch.cat([keys[0, 0, :0], *(k for k, _ in taken)]), keys[0, head, head_positions])
+        assert torch.equal(torch.cat([keys[0, 0, :0], *(k for k, _ in taken)]), keys[0, head, head_positions])
         seen.append(sorted(head_positions))
     assert view.n_visible == sum(map(len, seen)) / KV_HEADS
     return seen

@@ -17,6 +17,7 @@ from pipeline.fafo.selectors import H2O, SELECTORS, TOVA, LayerView
 from pipeline.fafo.selectors.base import Choice, Seen, Selector
 from pipeline.fafo.selectors.evicting import Evicting
 from pipeline.fafo.selectors.h2o import attention_received
+from pipeline.fafo.selectors.scoring import weights_in_blocks
 from pipeline.fafo.settings import DecodeSettings
 from tests.selecting import HEAD_DIM, HEADS, KV_HEADS, draw, visible_positions
 from tests.tiny import CONFIGS, VOCABULARY, greedy, tiny_model
@@ -213,6 +214,8 @@ def test_attention_received_is_the_same_in_blocks(n: int, n_rows: int, n_at_once
     later = torch.arange(n) > torch.arange(n - n_rows, n)[:, None]
     whole = products.masked_fill(later, -torch.inf).softmax(dim=-1).sum(dim=2).unflatten(1, (KV_HEADS, GROUP)).sum(2)
     torch.testing.assert_close(attention_received(query, keys, SCALING, n_at_once), whole)
+    sizes = [weights.numel() for _, weights in weights_in_blocks(query, keys, SCALING, n_at_once)]
+    assert max(sizes) <= max(n_at_once, HEADS * n)
     torch.testing.assert_close(whole.sum(), torch.tensor(float(HEADS * n_rows)))
 
 

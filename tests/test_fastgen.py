@@ -1,6 +1,7 @@
 """FastGen from its definition in plain loops, and parts of the cache in which each KV head has entries of its own."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unicodedata import category
@@ -19,6 +20,7 @@ from pipeline.fafo.partial import attend_part, merge
 from pipeline.fafo.selectors import SELECTORS, FastGen, LayerView, fastgen
 from pipeline.fafo.selectors.base import Part, Seen
 from pipeline.fafo.selectors.fastgen import FREQUENT, FULL, LOCAL, POLICIES, PUNCTUATION, SPECIAL, Profile
+from pipeline.fafo.selectors.scoring import weights_in_blocks
 from pipeline.fafo.settings import DecodeSettings
 from tests.runs import save_tiny_model
 from tests.selecting import HEADS, KV_HEADS, SCALING, draw, positions_as_values, visible_positions
@@ -230,20 +232,12 @@ def test_what_is_evicted_never_returns(
 
 @given(case=cases, n_scores=st.integers(1, 400))
 def test_queries_are_profiled_some_at_a_time(case: Case, n_scores: int) -> None:
-    keys, most = case.keys[:, :, : case.n_prompt], 0
-    at_once = fastgen.attention_sums(Seen(case.query, keys, keys, SCALING, nn.Identity()), window=3)
-
-    def counted(query: Tensor, keys: Tensor, scaling: float, causal: bool) -> Tensor:
-        nonlocal most
-        most = max(most, query.shape[1] * query.shape[2] * keys.shape[2])
-        return weights_of(query, keys, scaling, causal)
-
-    weights_of = fastgen.attention_weights
+    keys = case.keys[:, :, : case.n_prompt]
+    seen = Seen(case.query, keys, keys, SCALING, nn.Identity())
+    at_once = fastgen.attention_sums(seen, window=3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fastgen, "_MOST_SCORES", n_scores)
-        patch.setattr(fastgen, "attention_weights", counted)
-        in_blocks = fastgen.attention_sums(Seen(case.query, keys, keys, SCALING, nn.Identity()), window=3)
-    assert most <= max(n_scores, HEADS * case.n_prompt)
+        patch.setattr(fastgen, "weights_in_blocks", partial(weights_in_blocks, n_at_once=n_scores))
+        in_blocks = fastgen.attention_sums(seen, window=3)
     for sums, expected in zip(in_blocks, at_once, strict=True):
         torch.testing.assert_close(sums, expected, rtol=0, atol=1e-5)
     assert in_blocks[0].sum(dim=1).tolist() == pytest.approx([case.n_rows] * KV_HEADS, abs=1e-5)

@@ -253,10 +253,11 @@ def test_tau_by_budget(placed: list[Entry]) -> None:
 def test_other_settings_are_other_lines(tmp_path: Path) -> None:
     """A line has runs that differ in budget only; one whose window never ran is left out."""
     write_run(tmp_path / "baseline", [result("0", 9, 2.0, [1] * 4, window_cache_tokens=None)])
-    mine = {"kv_method": "mine:Half", "budget": 0.5}
+    h2o = {"kv_method": "h2o", "budget": 0.5}
+    mine = {"kv_method": "mine:Half", "budget": 0.5}  # a class that is not here: nobody knows what its keys are
     for number, method in enumerate((
         STREAM, STREAM | {"num_local": 28}, STREAM | {"level": 3}, QUEST, QUEST | {"update_interval": 1},
-        mine, mine | {"budget": 0.25},
+        h2o, h2o | {"budget": 0.25}, mine, mine | {"budget": 0.25},
     )):  # fmt: skip
         made = [result("0", 9, 1.0, [2, 2], window_cache_tokens=10.0 * (number + 1))]
         write_run(tmp_path / str(number), made, method)
@@ -265,7 +266,8 @@ def test_other_settings_are_other_lines(tmp_path: Path) -> None:
     (axes,) = tau_by_budget(entries(compare_runs(tmp_path))).axes
     assert {line.get_label(): [x for x, _ in points(line)] for line in axes.lines} == {
         "fafo-stream-llm, level 5": [0.1, 0.2], "fafo-stream-llm, level 3": [0.3],
-        "fafo-quest, update_interval 8": [0.4], "fafo-quest, update_interval 1": [0.5], "fafo-mine:Half": [0.6, 0.7],
+        "fafo-quest, update_interval 8": [0.4], "fafo-quest, update_interval 1": [0.5], "fafo-h2o": [0.6, 0.7],
+        "fafo-mine:Half, budget 0.5": [0.8], "fafo-mine:Half, budget 0.25": [0.9],
     }  # fmt: skip
 
 

@@ -5,16 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pipeline.fafo.decode import generate
+from pipeline.fafo.attention import fafo_attention_on
+from pipeline.fafo.decode import Decoding, generate
 from pipeline.fafo.forward import Forward
 from pipeline.fafo.measure import _rows_worth_measuring, measure, step_times_of
 from pipeline.fafo.planner import FIRST_PAUSE, AutoPlanner, Plan
 from pipeline.fafo.ranked import RankedPool
-from pipeline.fafo.selectors import StreamLLM
+from pipeline.fafo.selectors import H2O, StreamLLM
 from pipeline.fafo.settings import DecodeSettings
 from pipeline.fafo.step_times import StepTimes, stored
 from pipeline.fafo.tree import GuessTree
@@ -202,3 +204,43 @@ def test_a_pool_that_knows_nothing_leads_to_a_plain_step() -> None:
     tree = RankedPool().propose([3], 60, 10, planner.least_chance())
     assert len(tree) == 1
     assert planner.plan(tree, 0, 0).n_guesses == 0
+
+
+@given(
+    prices=st.lists(st.floats(0.0, 0.02), min_size=5, max_size=5),
+    window=st.integers(2, 6),
+    level=st.integers(3, 4),
+    prompt=st.lists(st.integers(0, 3), min_size=1, max_size=12),
+)
+def test_a_window_that_may_never_run_never_does(
+    prices: list[float], window: int, level: int, prompt: list[int]
+) -> None:
+    seconds = tuple(0.02 + sum(prices[:n]) for n in range(6))
+    times = StepTimes(rows=(1, 2, 4, 8, 16, 40), seconds=seconds, per_token=(0.0,) * 6)
+    settings = DecodeSettings(
+        40, level=level, window=window, num_guesses=4, pool="ranked", planner="auto", step_times=times
+    )
+    model = tiny_model("llama-gqa-tied")
+    may = Decoding(model, prompt, settings).planner.may_run_window(len(prompt) + 40)
+    got = generate(model, prompt, settings)
+    assert may or got.n_window_steps == 0
+
+
+def test_whether_a_window_may_run_depends_on_what_rows_cost() -> None:
+    assert AutoPlanner(FREE, 4, 5, 3).may_run_window(100)
+    assert not AutoPlanner(COSTLY, 4, 5, 3).may_run_window(100)
+    # A cache that is dear to read makes plain decoding slow, and the rows beside it cheap.
+    dear = StepTimes(rows=(1, 2, 128), seconds=(0.02, 0.04, 2.56), per_token=(1e-3, 1e-3, 1e-3))
+    assert AutoPlanner(dear, 4, 5, 3).may_run_window(10_000)
+
+
+def test_a_prompt_is_not_shown_to_a_selector_that_has_nothing_to_do() -> None:
+    model = tiny_model("llama-gqa-tied")
+    for times in (FREE, COSTLY):
+        auto = DecodeSettings(
+            1, level=4, window=5, num_guesses=3, planner="auto", step_times=times, selector=H2O(budget=2)
+        )
+        decoding = Decoding(model, [1, 2, 3, 4], auto)
+        with torch.inference_mode(), fafo_attention_on(model):
+            decoding.prefill()
+        assert (decoding.views[0].memory is not None) == (times is FREE)

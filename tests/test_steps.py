@@ -67,13 +67,40 @@ class EachHeadItsOwn(Selector):
         return torch.stack([torch.arange(n) * 3 + (-head % 3) for head in range(keys.shape[1])]).unsqueeze(0)
 
 
-@given(guesses=guesses, window=windows(), length=st.integers(0, 40), kv_heads=st.sampled_from([1, 2, 4]))
-@pytest.mark.parametrize("selector", [Full(), StreamLLM(2, 5), EachHeadItsOwn()], ids=["full", "stream", "index"])
+class EachHeadAsManyAsItLikes(Selector):
+    """Keeps the cache positions p of head h with p % (h + 1) == h, so none of a short cache."""
+
+    def choose(self, view: LayerView, query: Tensor, keys: Tensor) -> list[Tensor]:
+        return [torch.arange(keys.shape[2])[head :: head + 1] for head in range(keys.shape[1])]
+
+
+def is_kept(selector: Selector, position: int, length: int, head: int) -> bool:
+    if isinstance(selector, StreamLLM):
+        return position < 2 or position >= length - 5
+    if isinstance(selector, EachHeadItsOwn):
+        return (position + head) % 3 == 0 and position < length // 3 * 3
+    return isinstance(selector, Full) or position % (head + 1) == head
+
+
+@given(
+    guesses=guesses,
+    window=windows(),
+    length=st.integers(0, 40),
+    kv_heads=st.sampled_from([1, 2, 4]),
+    lossy=st.booleans(),
+)
+@pytest.mark.parametrize(
+    "selector",
+    [Full(), StreamLLM(2, 5), EachHeadItsOwn(), EachHeadAsManyAsItLikes()],
+    ids=["full", "stream", "index", "ragged"],
+)
 def test_merged_attention_equals_one_masked_softmax(
-    selector: Selector, guesses: list[tuple[int, ...]], window: JacobiWindow, length: int, kv_heads: int
+    selector: Selector, guesses: list[tuple[int, ...]], window: JacobiWindow, length: int, kv_heads: int, lossy: bool
 ) -> None:
     heads, head_dim, scaling = 4, 8, 0.3
     generator = torch.Generator().manual_seed(length)
+    if lossy:
+        guesses, window = [], JacobiWindow(2, 0, [1], seed=0)
     tree = GuessTree(9, guesses)
     layout = lay_out(tree, window, length, None)
     n_rows = len(layout.tokens)
@@ -88,23 +115,17 @@ def test_merged_attention_equals_one_masked_softmax(
         cache.append(0, *past)
         cache.commit(list(range(length)))
     query, new = draw(heads, n_rows), (draw(kv_heads, n_rows), draw(kv_heads, n_rows))
-    step = Step(cache, layout, [LayerView(selector)])
+    step = Step(cache, layout, [LayerView(selector)], lossy=lossy)
 
     with running(step):
         got, _ = fafo_attention(module, query, *new, None, scaling=scaling)
 
-    kept = torch.zeros(kv_heads, length, dtype=torch.bool)
-    for head in range(kv_heads):
-        for p in range(length):
-            if isinstance(selector, Full):
-                kept[head, p] = True
-            elif isinstance(selector, StreamLLM):
-                kept[head, p] = p < 2 or p >= length - 5
-            else:
-                kept[head, p] = (p + head) % 3 == 0 and p < length // 3 * 3
+    kept = torch.tensor([[is_kept(selector, p, length, head) for p in range(length)] for head in range(kv_heads)])
+    kept = kept.reshape(kv_heads, length).bool()
+    n_full = 0 if lossy else layout.n_verify
     visible = torch.zeros(heads, n_rows, length + n_rows, dtype=torch.bool)
-    visible[:, : layout.n_verify, :length] = True
-    visible[:, layout.n_verify :, :length] = kept.repeat_interleave(heads // kv_heads, 0).unsqueeze(1)
+    visible[:, :n_full, :length] = True
+    visible[:, n_full:, :length] = kept.repeat_interleave(heads // kv_heads, 0).unsqueeze(1)
     visible[:, :, length:] = torch.from_numpy(layout.visible)
     keys, values = (torch.cat(pair, dim=2) for pair in zip(past, new, strict=True))
     expected = dense_attention(query, keys, values, visible, scaling).transpose(1, 2)

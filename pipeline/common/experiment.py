@@ -143,6 +143,10 @@ def _prepare(folder: RunFolder, encoder: Encoder, interleaved: Sequence[str]) ->
     loaded = encoder.loaded
     settings = folder.experiment.decode_settings(loaded.eos_token_ids)
     settings = replace(settings, selector=settings.selector.bind(loaded.tokenizer))
+    try:
+        settings.selector.check(loaded.model.config)
+    except UserError as error:
+        raise UserError(f"{folder.experiment.pipeline_file.path}: pipeline_params.{error}") from None
     forward = Forward(loaded.model, settings.exact, settings.compile)
     if settings.planner == "auto":
         settings = replace(settings, step_times=step_times_of(forward))

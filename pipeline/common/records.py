@@ -62,7 +62,7 @@ class PromptResult(_Record):
     seen_cache_tokens: float | None = None  # how many of them new tokens saw, in lossy runs; None in others
     kv_bytes: float | None = None  # of keys and values that attention reads from the cache, mean over the steps
     n_window_steps: int | None = None  # steps with window rows; records of older runs, in which all had some, lack it
-    cache_tokens_beside_window: float | None = None  # committed entries, mean over these steps; dito
+    cache_tokens_beside_window: float | None = None  # committed entries, mean over these steps; ditto
     window_cache_tokens: float | None  # how many of them the window rows saw; None without a window
 
     def has_prompt_of(self, other: "PromptResult") -> bool:
@@ -115,7 +115,7 @@ class EvalResults(_Record):
     group_scores: dict[str, float] = Field(default_factory=dict)
     n_cut_prompts: int = 0
     cache_tokens: float  # mean over all steps
-    seen_cache_tokens: float | None = None  # dito; None for runs that are not lossy
+    seen_cache_tokens: float | None = None  # ditto; None for runs that are not lossy
     seen_cache_share: float | None = None  # of the cache, how much new tokens saw
     kv_bytes: float | None = None  # mean over all steps; records of older runs lack it
     n_window_steps: int | None = None  # records of older runs lack it

@@ -22,7 +22,8 @@ outputs that are the baseline's, token for token, and "other length" those that 
 "cache seen" is what FAFO's window rows saw of the cache, and in a lossy run all tokens. A lossy run writes other texts,
 longer or shorter ones: its speedup compares tokens per second and not the time for an answer. "KV MiB/step" is what
 attention reads of keys and values from the cache in a step, the window's reads included, and "of full" its ratio to the
-baseline's. "first difference" is how many tokens an output begins with in common with the baseline's, the median over
+baseline's. What choosing and copying take is not counted; where a method chooses anew at each step it is at least as
+much again. "first difference" is how many tokens an output begins with in common with the baseline's, the median over
 those that differ.
 """
 _LATEX = str.maketrans({character: f"\\{character}" for character in "&%$#_{}"} | {

@@ -47,7 +47,10 @@ def generate(
 
 
 class Decoding:
-    """The state between the steps of one generation: all text but its newest token, the root, is in the cache."""
+    """The state between the steps of one generation: all text but its newest token, the root, is in the cache.
+
+    Its methods are to be called inside `torch.inference_mode()`.
+    """
 
     def __init__(
         self,
@@ -137,14 +140,14 @@ class Decoding:
             self._continue_after(self.earlier)
             self.earlier = None  # frees its cache
         self.n_reused = self.cache.length
-        if self.n_reused and self.settings.selector.whole_prompt:
+        views = self.views if self._may_select() else []
+        if views and self.n_reused and self.settings.selector.whole_prompt:
             raise UserError("past_key_values: the selector must see the whole prompt run; leave earlier entries out")
         if self.settings.pool_from_prompt:
             self.pool.add_text(self.text)
         rest = self.text[self.cache.length : -1]
         if not rest:
             return
-        views = self.views if self.settings.lossy or self.settings.has_window_rows else []
         with self.settings.selector.reading(self.model, views) if views else nullcontext():
             self.forward.text(rest, self.cache, views)
         for view in views:
@@ -198,6 +201,11 @@ class Decoding:
         elif self.should_stop is not None and self.should_stop(self.text):
             self.stop_reason = "criteria"
         return token if self.stop_reason is None else None
+
+    def _may_select(self) -> bool:
+        """Whether the selector may be asked at all: if not, nothing need be shown to it."""
+        has_window = self.settings.has_window_rows and self.planner.may_run_window(self.limit)
+        return self.settings.lossy or has_window
 
     def _continue_after(self, earlier: "Decoding") -> None:
         if self.settings.lossy or earlier.settings.lossy or self.settings.selector.whole_prompt:

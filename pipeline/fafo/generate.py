@@ -67,7 +67,9 @@ def fafo_generate(
         level, window, num_guesses, pool, planner, compile: see `DecodeSettings`. As they are, each step runs as many
             guess rows and window columns, up to the given numbers, as pay on this machine; how long steps take is
             measured by the first call, in seconds, and kept on disk. `pool="lru", planner="fixed"` is the paper's way.
-        kv_method, kv_params: the selector's name, as in a config, and its hyperparameters.
+        kv_method, kv_params: the selector's name, as in a config, and its hyperparameters. There is no tokenizer here,
+            so "fastgen" takes for special only the first token and what `special_ids` has, and for punctuation what
+            `punctuation_ids` has; `special_ids_of` and `punctuation_ids_of` in `selectors/fastgen.py` find them.
         window_seed: of the tokens that the window starts from; it doesn't change the output.
         past_key_values: a `DynamicCache` of an earlier turn is continued, for one row without padding, unless the
             selector must see the whole prompt, as presses of kvpress must.

@@ -41,6 +41,10 @@ class Planner(ABC):
             length: tokens in the cache. n_seen: how many of them window rows see.
         """
 
+    def may_run_window(self, most_length: int) -> bool:
+        """Whether a window may ever run in a text of at most `most_length` tokens."""
+        return True
+
     @abstractmethod
     def observe(self, tree: GuessTree, plan: Plan, tokens: Sequence[int], full_window: bool) -> None:
         """Learn from a step: its new tokens, the model's own last one included. `tree` is the whole proposal."""
@@ -128,7 +132,7 @@ class AutoPlanner(Planner):
             return 0
         without = self._step_seconds(n_rows, 0, 0, n_seen)
         gains = {0: 0.0}
-        for width in (self.window // 4, self.window // 2, self.window):
+        for width in self._widths():
             seconds = self._step_seconds(n_rows, width, 0, n_seen) - without
             gains[width] = self.credit * width / self.window - self.rate * seconds
         n_columns = max(gains, key=gains.__getitem__)
@@ -140,6 +144,19 @@ class AutoPlanner(Planner):
         self.n_ran = self.n_ran + 1 if n_columns else 0
         self.n_columns = n_columns
         return n_columns
+
+    def may_run_window(self, most_length: int) -> bool:
+        """Whether one pays with the credit it is first given, beside rows where it is cheapest, at the lowest rate."""
+        rate = 1 / self._step_seconds(1, 0, most_length, 0)
+
+        def cheapest(width: int) -> float:
+            n = (self.level - 1) * width - 1
+            return min(more - less for less, more in zip(self.seconds[1:], self.seconds[1 + n :], strict=False))
+
+        return any(FIRST_CREDIT * width / self.window > rate * cheapest(width) for width in self._widths() if width)
+
+    def _widths(self) -> tuple[int, int, int]:
+        return self.window // 4, self.window // 2, self.window
 
     def observe(self, tree: GuessTree, plan: Plan, tokens: Sequence[int], full_window: bool) -> None:
         """Correct chances, rate and the window's credit. See `Planner.observe`."""

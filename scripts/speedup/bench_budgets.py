@@ -4,10 +4,11 @@
 
 Prompts are made long: the questions of consecutive rows are joined, in one message, until there are about so many
 tokens, for each of `--lengths`. Each is decoded with the paper's pool and planner, which always run the window: once
-with a window that sees the whole cache (lookahead decoding), then with each method at each share. With `--window-only`
-the pool learns from the window alone, and neither from the prompt nor from the output, which would hide much of what
-the window lacks. Outputs are compared with one another. Times are not of interest, so other things may run meanwhile.
-Results are appended to a file as they come; the same command goes on where it stopped, and prints the table.
+with a window that sees the whole cache (lookahead decoding), then with each method whose budget can be a share (all but
+FastGen) at each of `--shares`. With `--window-only` the pool learns from the window alone, and neither from the prompt
+nor from the output, which would hide much of what the window lacks. Outputs are compared with one another. Times are
+not of interest, so other things may run meanwhile. Results are appended to a file as they come; the same command goes
+on where it stopped, and prints the table.
 
 A FILE is JSONL, see `benchmark_prompts`. HumanEval is built in.
 """
@@ -16,10 +17,12 @@ import argparse
 import json
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -58,8 +61,17 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING)
     if not all(0 < share <= 1 for share in args.shares):
         parser.error("--shares: should be above 0 and at most 1")
-    if not args.results.absolute().parent.is_dir():
-        parser.error(f"--results {args.results}: there is no such folder")
+    if not args.results.absolute().parent.is_dir() or args.results.is_dir():
+        parser.error(f"--results {args.results}: should be a file in a folder that is there")
+    decoding = {name: getattr(args, name) for name in ("level", "window", "num_guesses")}
+    decoding |= dict.fromkeys(("pool_from_prompt", "pool_from_output"), not args.window_only)
+    try:
+        usual = DecodeSettings(args.new_tokens, **decoding)
+    except ValidationError as error:
+        detail = error.errors()[0]
+        parser.error(f"{'.'.join(map(str, detail['loc']))}: found {detail['input']}; {detail['msg']}")
+    if not usual.has_window_rows:
+        parser.error(f"--level {args.level} --window {args.window}: there is no window to measure")
 
     loaded = load_model(
         BaselineParams(
@@ -70,10 +82,8 @@ def main() -> None:
             device=args.device,
         )
     )
-    decoding = {name: getattr(args, name) for name in ("level", "window", "num_guesses")}
-    decoding |= dict.fromkeys(("pool_from_prompt", "pool_from_output"), not args.window_only)
-    settings = decoding | {"model": args.model, "new_tokens": args.new_tokens}
-    results = [json.loads(line) for line in args.results.read_text().splitlines()] if args.results.exists() else []
+    settings = decoding | {"model": args.model, "new_tokens": args.new_tokens, "prompts": args.prompts}
+    results = read_results(args.results)
     if any(result["settings"] != settings for result in results):
         parser.error(f"--results {args.results}: holds results of other settings, {results[0]['settings']}")
     done = {(r["prompt"], r["method"], r["share"]) for r in results}
@@ -87,8 +97,8 @@ def main() -> None:
     todo = [(name, ids, key) for name, ids in prompts.items() for key in selectors if (name, *key) not in done]
     for name, token_ids, (method, share) in track(todo, "Generations"):
         selector = selectors[method, share].bind(loaded.tokenizer)
-        made = DecodeSettings(args.new_tokens, loaded.eos_token_ids, selector=selector, **decoding)
-        generation = generate(loaded.model, token_ids, made)
+        asked = replace(usual, selector=selector, eos_token_ids=loaded.eos_token_ids)
+        generation = generate(loaded.model, token_ids, asked)
         result = {
             "prompt": name,
             "method": method,
@@ -104,6 +114,17 @@ def main() -> None:
         with args.results.open("a") as file:
             file.write(json.dumps(result) + "\n")
     report(results)
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """What is there already; a last line that was cut in mid-write is taken off the file."""
+    if not path.exists():
+        return []
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole != content:
+        path.write_bytes(whole)
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def long_prompts(files: list[str], lengths: list[int], per_dataset: int, loaded: LoadedModel) -> dict[str, list[int]]:

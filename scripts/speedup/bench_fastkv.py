@@ -73,6 +73,10 @@ def main() -> None:
     for name, (read, meaning) in SETTINGS.items():
         of_method.add_argument(f"--{name.replace('_', '-')}", type=read, default=argparse.SUPPRESS, help=meaning)
     args = parser.parse_args()
+    if not args.model.is_dir():
+        parser.error(f"--model {args.model}: there is no such folder")
+    if args.json and not args.json.absolute().parent.is_dir():
+        parser.error(f"--json {args.json}: there is no such folder")
     try:
         fastkv = TokenSelectivePropagation(**{name: value for name, value in vars(args).items() if name in SETTINGS})
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Which cache tokens the window branch sees: one small file a method, and the registry of their config names."""
+"""Which cache tokens are seen: one small file a method, and the registry of their config names."""
 
 from pipeline.fafo.selectors.base import LayerView, Selector
 from pipeline.fafo.selectors.fastgen import FastGen

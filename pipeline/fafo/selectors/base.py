@@ -62,7 +62,7 @@ class Selector:
     update_interval: int = 1  # steps that need a choice between two calls of `choose`
     whole_prompt: ClassVar[bool] = False  # must see the whole prompt run: no entries of an earlier turn are reused
     only_lossy: ClassVar[bool] = False  # changes what the model computes of the prompt, which FAFO must not
-    budget_key: ClassVar[str | None] = "budget"  # the config key that says how much is seen; None if there is none
+    budget_key: ClassVar[str | None] = None  # the config key that is an `Amount` of what is seen, if there is one
 
     def observe(self, view: "LayerView", seen: Seen) -> Choice | None:
         """Look at the prompt, all but its last token, while it is read. By default nothing is done.

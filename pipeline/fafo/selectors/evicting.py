@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -45,6 +46,7 @@ class Evicting(Selector, ABC):
     to be read. `view.memory` is what is `Kept`.
     """
 
+    budget_key: ClassVar[str] = "budget"
     budget: Amount
 
     @abstractmethod

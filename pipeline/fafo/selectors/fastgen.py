@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Self
 from unicodedata import category
 from weakref import WeakKeyDictionary
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from pipeline.fafo.selectors.base import Choice, LayerView, Seen, Selector
-from pipeline.fafo.selectors.scoring import attention_weights, top_positions
+from pipeline.fafo.selectors.scoring import top_positions, weights_in_blocks
 
 POLICIES = (
     "special",
@@ -25,7 +25,6 @@ POLICIES = (
     "full",
 )
 SPECIAL, PUNCTUATION, FREQUENT, LOCAL, FULL = range(len(POLICIES))
-_MOST_SCORES = 2**22  # attention scores computed at a time, of all heads
 _PUNCTUATION: WeakKeyDictionary[PreTrainedTokenizerBase, tuple[int, ...]] = WeakKeyDictionary()
 
 Ratio = Annotated[float, Field(ge=0, le=1)]
@@ -84,7 +83,6 @@ class FastGen(Selector):
     choose, only a byte per KV head and token, and what is chosen is copied. Nothing per step.
     """
 
-    budget_key: ClassVar[None] = None
     target: Annotated[float, Field(gt=0, le=1)] = 0.95
     local_ratio: Ratio = 0.3
     frequent_ratio: Ratio = 0.3
@@ -155,16 +153,11 @@ def attention_sums(seen: Seen, window: int) -> tuple[Tensor, Tensor]:
 
     Returns: float64 [kv_heads, length] each, means over the query heads of a KV head; the first sums to the queries.
     """
-    _, heads, n_rows, _ = seen.query.shape
-    _, kv_heads, length, _ = seen.keys.shape
-    attended = torch.zeros(kv_heads, length, dtype=torch.float64, device=seen.keys.device)
+    attended = torch.zeros(seen.keys.shape[1:3], dtype=torch.float64, device=seen.keys.device)
     beyond = torch.zeros_like(attended)
-    n_block = max(1, _MOST_SCORES // (heads * length))
-    for start in range(0, n_rows, n_block):
-        query = seen.query[:, :, start : start + n_block]
-        first = length - n_rows + start  # position of the block's first query
-        end = first + query.shape[2]
-        weights = attention_weights(query, seen.keys[:, :, :end], seen.scaling, causal=True)[0].mean(dim=1)
+    for first, of_heads in weights_in_blocks(seen.query, seen.keys, seen.scaling):
+        weights = of_heads[0].mean(dim=1)  # [kv_heads, rows, end]
+        end = weights.shape[-1]
         attended[:, :end] += weights.sum(dim=1)
         beyond[:, :end] += weights.tril_(first - window).sum(dim=1)
     return attended, beyond

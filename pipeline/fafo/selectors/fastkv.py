@@ -19,8 +19,8 @@ class FastKV(Selector):
     averaged over `kernel_size` neighbouring positions, and added up over the query heads of the KV head. The first
     `num_init` tokens and the window itself are part of the share; they are kept even where they are more than it.
 
-    Source: Jo et al., "FastKV: KV Cache Compression for Fast Long-Context Processing with Token-Selective
-    Propagation", arXiv 2502.01068, and its code, dongwonjo/FastKV; in layers that get all tokens of the prompt.
+    Source: Jo et al., "FastKV: Decoupling of Context Reduction and KV Cache Compression for Prefill-Decoding
+    Acceleration", arXiv 2502.01068, and its code, dongwonjo/FastKV; in layers that get all tokens of the prompt.
     Deviations: the sinks, which that code leaves to their saliency. Its later scripts pool by maximum, the earlier ones
     by average, as here.
     Cost: once per prompt `window_size` scores per query head and position, and a copy of what is chosen; nothing per

@@ -1,7 +1,5 @@
 """The selector that keeps everything: with it FAFO is lookahead decoding."""
 
-from typing import ClassVar
-
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
@@ -15,8 +13,6 @@ class Full(Selector):
     Source: Fu et al., "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding", 2024.
     Cost: nothing per step or refresh; the window's attention reads the whole cache.
     """
-
-    budget_key: ClassVar[None] = None
 
     def choose(self, view: LayerView, query: Tensor, keys: Tensor) -> Choice:
         """Choose all. See `Selector.choose`."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pipeline.fafo.selectors.base import Amount, count_of
 from pipeline.fafo.selectors.evicting import Evicting
-from pipeline.fafo.selectors.scoring import attention_weights
+from pipeline.fafo.selectors.scoring import weights_in_blocks
 
 
 @dataclass(frozen=True, config={"extra": "forbid", "strict": True})
@@ -50,22 +50,11 @@ class H2O(Evicting):
 def attention_received(query: Tensor, keys: Tensor, scaling: float, n_at_once: int | None = None) -> Tensor:
     """How much attention each key gets, summed over all queries and over the query heads of its KV head.
 
-    Args:
-        query: [1, heads, rows, head_dim]; keys: [1, kv_heads, n, head_dim]. The rows are the last of the keys' tokens,
-            and none sees a later one; a single row sees all.
-        n_at_once: about how many weights may be held at a time; one row's in any case. By default as many as the caches
-            of a CPU hold, or, elsewhere, as keep the device busy.
+    Args: see `weights_in_blocks`.
 
     Returns: float32 [1, kv_heads, n].
     """
-    heads, n_rows, n = query.shape[1], query.shape[2], keys.shape[2]
-    if n_at_once is None:
-        n_at_once = 2**21 if keys.device.type == "cpu" else 2**27
-    n_block = max(1, n_at_once // (heads * n))
-    received = torch.zeros(1, keys.shape[1], n, device=keys.device)
-    for start in range(0, n_rows, n_block):
-        rows = query[:, :, start : start + n_block]
-        n_seen = n - n_rows + start + rows.shape[2]
-        weights = attention_weights(rows, keys[:, :, :n_seen], scaling, causal=True)
-        received[:, :, :n_seen] += weights.sum(dim=(2, 3))
+    received = torch.zeros(1, *keys.shape[1:3], device=keys.device)
+    for _, weights in weights_in_blocks(query, keys, scaling, n_at_once):
+        received[:, :, : weights.shape[-1]] += weights.sum(dim=(2, 3))
     return received

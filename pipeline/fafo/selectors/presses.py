@@ -109,7 +109,6 @@ class KVPress(Selector):
 
     press_class: ClassVar[Any]
     whole_prompt: ClassVar[bool] = True  # presses see hidden states, which no cache has
-    budget_key: ClassVar[str | None] = None  # `compression_ratio` says how much is not seen
 
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
 
@@ -129,7 +128,8 @@ class KVPress(Selector):
     def reading(self, model: PreTrainedModel, views: list[LayerView]) -> Iterator[None]:
         """Note what goes into each layer's attention, and lend presses what they look for there."""
         ours = {field.name: getattr(self, field.name) for field in fields(self)}
-        press = self.press_class(**{f.name: ours[f.name] for f in fields(self.press_class) if f.name in ours})
+        of_press = {f.name for f in fields(self.press_class)} - {"seed"}  # with one, all layers would draw the same
+        press = self.press_class(**{name: value for name, value in ours.items() if name in of_press})
         press.post_init_from_model(model)
 
         def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -212,7 +212,7 @@ def _bounded(name: str, kind: Any) -> Any:
     if name == "kernel_size":
         return KernelSize
     if kind is int:
-        return Annotated[int, Field(ge=0 if "sink" in name else 1)]
+        return Annotated[int, Field(ge=0 if "sink" in name else 1, le=2**20)]
     if kind in (float, float | None):
         return Annotated[kind, Field(ge=0, allow_inf_nan=False)]
     return kind

@@ -57,10 +57,11 @@ def upper_bound(query: Tensor, minimum: Tensor, maximum: Tensor) -> Tensor:
         query: [batch, heads, 1, head_dim].
         minimum, maximum: page bounds, [batch, kv_heads, pages, head_dim].
 
-    Returns: [batch, kv_heads, pages].
+    Returns: float32 [batch, kv_heads, pages].
     """
     batch, kv_heads, _, head_dim = minimum.shape
-    grouped = query.reshape(batch, kv_heads, -1, head_dim)  # [batch, kv_heads, group, head_dim]
+    grouped = query.reshape(batch, kv_heads, -1, head_dim).float()  # [batch, kv_heads, group, head_dim]
+    minimum, maximum = minimum.float(), maximum.float()  # products are beyond float16 in some models
     # max(q*m, q*M) is q*M where q >= 0 and q*m where q < 0: two products instead of one per head, page and dimension.
     scores = grouped.clamp(min=0) @ maximum.mT + grouped.clamp(max=0) @ minimum.mT
     return scores.amax(dim=2)

@@ -1,5 +1,6 @@
 """What methods that score tokens by attention share."""
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import torch
@@ -30,11 +31,33 @@ def attention_weights(query: Tensor, keys: Tensor, scaling: float, causal: bool 
     """
     n_rows, n = query.shape[2], keys.shape[2]
     folded = query.unflatten(1, (keys.shape[1], -1)).flatten(2, 3)  # a group's heads become rows
-    scores = (folded @ keys.mT).float().mul_(scaling).unflatten(2, (-1, n_rows))
+    # In float32: q.k before it is scaled is beyond float16 in some models.
+    scores = (folded.float() @ keys.float().mT).mul_(scaling).unflatten(2, (-1, n_rows))
     if causal:
         later = torch.ones(n_rows, n, dtype=torch.bool, device=keys.device).triu_(n - n_rows + 1)
         scores = scores.masked_fill_(later, -torch.inf)
     return scores.softmax(dim=-1)
+
+
+def weights_in_blocks(
+    query: Tensor, keys: Tensor, scaling: float, n_at_once: int | None = None
+) -> Iterator[tuple[int, Tensor]]:
+    """`attention_weights` of rows that are the last of the keys' tokens, some rows at a time.
+
+    n_at_once: about how many weights may be in memory; one row's in any case. By default as many as caches hold, on a
+        CPU, or else enough to keep a GPU busy.
+
+    Yields: the position of a block's first row, and its weights on all keys up to its last row's own.
+    """
+    heads, n_rows, length = query.shape[1], query.shape[2], keys.shape[2]
+    if n_at_once is None:
+        n_at_once = 2**21 if keys.device.type == "cpu" else 2**27
+    n_block = max(1, n_at_once // (heads * length))
+    for rows in query.split(n_block, dim=2):
+        first = length - n_rows
+        end = first + rows.shape[2]
+        yield first, attention_weights(rows, keys[:, :, :end], scaling, causal=True)
+        n_rows -= rows.shape[2]
 
 
 def top_positions(scores: Tensor, n: int) -> Tensor:

@@ -1,6 +1,6 @@
 """SnapKV: the prompt's tokens that its end attends to."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -26,6 +26,7 @@ class SnapKV(Selector):
     step.
     """
 
+    budget_key: ClassVar[str] = "budget"
     budget: Amount = 256
     window_size: Annotated[int, Field(ge=1)] = 32
     kernel_size: KernelSize = 5

@@ -16,7 +16,8 @@ class StreamLLM(Selector):
     num_local: a number of tokens, or a share of those in the cache.
 
     Source: Xiao et al., "Efficient Streaming Language Models with Attention Sinks", ICLR 2024.
-    Deviation: keys keep their absolute rotary positions, since the full cache needs them; only guesses are affected.
+    Deviation: keys keep their absolute rotary positions, since the full cache needs them, where the paper numbers
+    positions within what is kept. In FAFO this affects guesses only, in lossy decoding the output.
     Cost: two views per step, nothing copied.
     """
 
