@@ -208,7 +208,8 @@ class Decoding:
         return self.settings.lossy or has_window
 
     def _continue_after(self, earlier: "Decoding") -> None:
-        if self.settings.lossy or earlier.settings.lossy or self.settings.selector.whole_prompt:
+        must_read_all = self.settings.lossy or (self.settings.selector.whole_prompt and self._may_select())
+        if must_read_all or earlier.settings.lossy:
             return
         n = common_prefix(earlier.text[: earlier.cache.length], self.text)
         if n:
