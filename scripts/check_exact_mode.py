@@ -21,9 +21,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 
 from eval.humaneval.load import HumanEvalParams
-from pipeline.common.models import load_model
+from pipeline.common.models import load_for_measuring
 from pipeline.common.prompts import encode_prompts, load_samples
-from pipeline.common.schemas import BaselineParams
 from pipeline.fafo.decode import Decoding
 from pipeline.fafo.selectors import Full, Quest, StreamLLM
 from pipeline.fafo.settings import DecodeSettings
@@ -120,13 +119,7 @@ def cases(args: argparse.Namespace, dtype: str) -> Iterator[Case]:
     if args.model is None:
         yield from tiny_cases(args.prompts, getattr(torch, dtype), args.device)
         return
-    params: dict[str, Any] = {
-        "model_name": args.model,
-        "n_new_tokens": args.new_tokens,
-        "dtype": dtype,
-        "device": args.device,
-    }
-    loaded = load_model(BaselineParams(method="baseline", **params))
+    loaded = load_for_measuring(args.model, args.new_tokens, dtype, args.device)
     for prompt in encode_prompts(load_samples(HumanEvalParams(dataset="humaneval", max_prompts=args.prompts)), loaded):
         yield loaded.model, prompt.token_ids, loaded.eos_token_ids
 

@@ -16,9 +16,8 @@ from rich.progress import track
 from rich.table import Table
 
 from eval.humaneval.load import HumanEvalParams
-from pipeline.common.models import load_model
+from pipeline.common.models import load_for_measuring
 from pipeline.common.prompts import encode_prompts, load_samples
-from pipeline.common.schemas import BaselineParams
 from pipeline.fafo.decode import generate
 from pipeline.fafo.selectors import Quest, Selector, StreamLLM
 from pipeline.fafo.settings import DecodeSettings, Generation
@@ -40,15 +39,7 @@ def main() -> int:
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
     args = parser.parse_args()
 
-    loaded = load_model(
-        BaselineParams(
-            method="baseline",
-            model_name=str(args.model),
-            n_new_tokens=args.new_tokens,
-            dtype=args.dtype,
-            device=args.device,
-        )
-    )
+    loaded = load_for_measuring(str(args.model), args.new_tokens, args.dtype, args.device)
     model = loaded.model
     prompts = encode_prompts(load_samples(HumanEvalParams(dataset="humaneval", max_prompts=args.prompts)), loaded)
     table = Table("selector", "level, window, guesses", "tau", "identical", "first difference (prompt, position)")

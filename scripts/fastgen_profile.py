@@ -30,9 +30,8 @@ from figures.policies import most_frequent, policy_figure
 from figures.style import house_style, save
 from pipeline.common.cli import folder, positive
 from pipeline.common.logs import adopt_library_logs
-from pipeline.common.models import LoadedModel, load_model
+from pipeline.common.models import LoadedModel, load_for_measuring
 from pipeline.common.prompts import benchmark_samples, encode_prompts
-from pipeline.common.schemas import BaselineParams
 from pipeline.errors import UserError
 from pipeline.fafo.attention import fafo_attention_on
 from pipeline.fafo.decode import Decoding
@@ -140,9 +139,7 @@ def run(args: argparse.Namespace) -> list[Path]:
     Raises:
         UserError: no such model, a file of prompts can't be read, or no prompt has two tokens.
     """
-    loaded = load_model(
-        BaselineParams(method="baseline", model_name=args.model, n_new_tokens=1, dtype=args.dtype, device=args.device)
-    )
+    loaded = load_for_measuring(args.model, 1, args.dtype, args.device)
     samples = benchmark_samples(args.prompts)
     named = {given.partition("=")[0] for given in args.prompts} or set(samples)
     prompts = [

@@ -28,7 +28,7 @@ from pipeline.common.access import hub_token, token_source
 from pipeline.common.hardware import check_memory, resolve_device
 from pipeline.common.memory import is_out_of_memory
 from pipeline.common.paths import from_root
-from pipeline.common.schemas import PipelineParams
+from pipeline.common.schemas import BaselineParams, PipelineParams
 from pipeline.common.shard import WHOLE, Shard
 from pipeline.errors import UserError
 from pipeline.fafo.support import check_model, context_limit
@@ -115,6 +115,12 @@ def load_model(params: PipelineParams, shard: Shard = WHOLE) -> LoadedModel:
     if ignored := ignored_settings(model.generation_config):
         log.warning("the model's generation config sets %s; decoding is plain greedy, without it", ", ".join(ignored))
     return LoadedModel(model, tokenizer, eos_ids(model.generation_config), ignored, dict(params.chat_template_kwargs))
+
+
+def load_for_measuring(model_name: str, n_new_tokens: int, dtype: str, device: str) -> LoadedModel:
+    """`load_model` for scripts that have no config; arguments are the keys of the same name."""
+    params = {"model_name": model_name, "n_new_tokens": n_new_tokens, "dtype": dtype, "device": device}
+    return load_model(BaselineParams.model_validate({"method": "baseline", **params}))
 
 
 def eos_ids(generation_config: GenerationConfig | None) -> tuple[int, ...]:

@@ -29,9 +29,9 @@ from rich.table import Table
 
 from eval.sample import Sample
 from pipeline.common.cli import positive
-from pipeline.common.models import LoadedModel, load_model
+from pipeline.common.models import LoadedModel, load_for_measuring
 from pipeline.common.prompts import benchmark_samples, encode_prompts
-from pipeline.common.schemas import BaselineParams
+from pipeline.common.raw_results import drop_partial_line
 from pipeline.errors import UserError
 from pipeline.fafo.decode import generate
 from pipeline.fafo.selectors import SELECTORS, Full, Selector
@@ -73,17 +73,10 @@ def main() -> None:
     if not usual.has_window_rows:
         parser.error(f"--level {args.level} --window {args.window}: there is no window to measure")
 
-    loaded = load_model(
-        BaselineParams(
-            method="baseline",
-            model_name=args.model,
-            n_new_tokens=args.new_tokens,
-            dtype="float32",
-            device=args.device,
-        )
-    )
+    loaded = load_for_measuring(args.model, args.new_tokens, "float32", args.device)
     settings = decoding | {"model": args.model, "new_tokens": args.new_tokens, "prompts": args.prompts}
-    results = read_results(args.results)
+    drop_partial_line(args.results)
+    results = [json.loads(line) for line in args.results.read_text().splitlines()] if args.results.exists() else []
     if any(result["settings"] != settings for result in results):
         parser.error(f"--results {args.results}: holds results of other settings, {results[0]['settings']}")
     done = {(r["prompt"], r["method"], r["share"]) for r in results}
@@ -114,17 +107,6 @@ def main() -> None:
         with args.results.open("a") as file:
             file.write(json.dumps(result) + "\n")
     report(results)
-
-
-def read_results(path: Path) -> list[dict[str, Any]]:
-    """What is there already; a last line that was cut in mid-write is taken off the file."""
-    if not path.exists():
-        return []
-    content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if whole != content:
-        path.write_bytes(whole)
-    return [json.loads(line) for line in whole.splitlines()]
 
 
 def long_prompts(files: list[str], lengths: list[int], per_dataset: int, loaded: LoadedModel) -> dict[str, list[int]]:

@@ -29,9 +29,8 @@ from rich.table import Table
 from transformers import PreTrainedModel
 
 from pipeline.common.cli import positive
-from pipeline.common.models import LoadedModel, load_model
+from pipeline.common.models import LoadedModel, load_for_measuring
 from pipeline.common.prompts import benchmark_prompts
-from pipeline.common.schemas import BaselineParams
 from pipeline.errors import UserError
 from pipeline.fafo.decode import generate
 from pipeline.fafo.selectors import StreamLLM
@@ -101,15 +100,7 @@ def main() -> None:
     if not args.results.absolute().parent.is_dir():
         parser.error(f"--results {args.results}: there is no such folder")
 
-    loaded = load_model(
-        BaselineParams(
-            method="baseline",
-            model_name=args.model,
-            n_new_tokens=args.new_tokens,
-            dtype=args.dtype,
-            device=args.device,
-        )
-    )
+    loaded = load_for_measuring(args.model, args.new_tokens, args.dtype, args.device)
     settings = {name: getattr(args, name) for name in ("model", "device", "dtype", "new_tokens", "methods")} | {
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,

@@ -25,9 +25,8 @@ from rich.progress import track
 from rich.table import Table
 
 from pipeline.common.cli import positive
-from pipeline.common.models import LoadedModel, load_model
+from pipeline.common.models import LoadedModel, load_for_measuring
 from pipeline.common.prompts import benchmark_prompts
-from pipeline.common.schemas import BaselineParams
 from pipeline.errors import UserError
 from pipeline.fafo.decode import Decoding
 from pipeline.fafo.pool import NgramPool, Pool, Successors
@@ -84,15 +83,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     args = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
-    loaded = load_model(
-        BaselineParams(
-            method="baseline",
-            model_name=args.model,
-            n_new_tokens=args.new_tokens,
-            dtype="float32",
-            device=args.device,
-        )
-    )
+    loaded = load_for_measuring(args.model, args.new_tokens, "float32", args.device)
     prompts = benchmark_prompts(args.prompts, args.per_dataset, loaded)
     taus: dict[str, dict[str, list[float]]] = {}
     for dataset, _, prompt in track(prompts, "Prompts"):
