@@ -36,9 +36,11 @@ def answer(prompt: Prompt, encoder: Encoder, settings: DecodeSettings) -> Prompt
     prompt_sha256 = prompt.sha256
     n_cut_tokens = prompt.n_cut_tokens
     decoding = None
+    extra_bytes = 0
     while True:
         decoding = Decoding(encoder.loaded.model, prompt.token_ids, settings, earlier=decoding)
         generations.append(decoding.run())
+        extra_bytes = max(extra_bytes, decoding.extra_bytes())
         answers.append(encoder.answer(generations[-1].token_ids))
         if len(answers) > len(sample.later_turns):
             break
@@ -54,6 +56,7 @@ def answer(prompt: Prompt, encoder: Encoder, settings: DecodeSettings) -> Prompt
         prompt_sha256=prompt_sha256,
         group=sample.group,
         **_figures(generations),
+        extra_bytes=extra_bytes,
         output_text="\n\n".join(answers),
         score=next(iter(scores.values()), None),
         scores=scores,
@@ -88,6 +91,10 @@ def _figures(generations: Sequence[Generation]) -> dict[str, Any]:
         "n_new_tokens": sum(accepted_lengths),
         "n_steps": len(accepted_lengths),
         "accepted_lengths": accepted_lengths,
+        "verified_rows": list(chain.from_iterable(g.verified_rows for g in generations)),
+        "window_rows": list(chain.from_iterable(g.window_rows for g in generations)),
+        "draft_passes": list(chain.from_iterable(g.draft_passes for g in generations)),
+        "draft_cache_share": _mean((sum(g.draft_passes), g.draft_cache_share) for g in generations),
         "prefill_seconds": sum(g.prefill_seconds for g in generations),
         "decode_seconds": sum(g.decode_seconds for g in generations),
         "stop_reason": generations[-1].stop_reason,

@@ -21,6 +21,7 @@ from pipeline.common.schemas import (
     SubDir,
 )
 from pipeline.errors import UserError, shown, suggest
+from pipeline.fafo.drafter import Drafter
 from pipeline.fafo.selectors import Full, Selector
 from pipeline.fafo.selectors.named import selector_named
 from pipeline.fafo.settings import DecodeSettings
@@ -45,22 +46,30 @@ class Experiment:
 
     pipeline: PipelineParams  # of the method's own class
     selector: Selector
+    drafter: Drafter | None
     eval: EvalParams
     sub_dir: SubDir
     pipeline_file: JsonFile
     eval_file: JsonFile
 
     def pipeline_params(self) -> dict[str, Any]:
-        """The effective `pipeline_params`, the selector's included, as they are recorded."""
-        selector = TypeAdapter(type(self.selector)).dump_python(self.selector, mode="json")
-        return self.pipeline.model_dump() | selector
+        """The effective `pipeline_params`, selector's and drafter's included, as they are recorded."""
+        return self.pipeline.model_dump() | as_json(self.selector) | as_json(self.drafter)
 
     def decode_settings(self, eos_token_ids: tuple[int, ...]) -> DecodeSettings:
         """What the decoding loop needs of it; keys that a method lacks leave the loop's defaults: plain decoding."""
         names = {field.name for field in fields(DecodeSettings)}
         shared = {name: value for name, value in self.pipeline.model_dump().items() if name in names}
         lossy = isinstance(self.pipeline, LossyParams)
-        return DecodeSettings(**shared, selector=self.selector, lossy=lossy, eos_token_ids=eos_token_ids)
+        return DecodeSettings(
+            **shared, selector=self.selector, drafter=self.drafter, lossy=lossy, eos_token_ids=eos_token_ids
+        )
+
+
+def as_json(settings: Selector | Drafter | None) -> dict[str, Any]:
+    """The hyperparameters of a selector or drafter, by name."""
+    found: dict[str, Any] = {} if settings is None else TypeAdapter(type(settings)).dump_python(settings, mode="json")
+    return found
 
 
 def parse_override(text: str) -> Override:
@@ -110,10 +119,11 @@ def load_experiment(pipeline_path: Path, eval_path: Path, overrides: Sequence[Ov
     pipeline_file, eval_file = read_json(pipeline_path), read_json(eval_path)
     of_pipeline = [o for o in overrides if o.path[0] == "pipeline_params"]
     of_eval = [o for o in overrides if o.path[0] != "pipeline_params"]
-    pipeline, selector = _Checker(pipeline_file, of_pipeline).pipeline()
+    pipeline, selector, drafter = _Checker(pipeline_file, of_pipeline).pipeline()
     eval_config = _Checker(eval_file, of_eval).eval()
     return Experiment(
-        pipeline, selector, eval_config.eval_params, eval_config.management.sub_dir, pipeline_file, eval_file
+        *(pipeline, selector, drafter, eval_config.eval_params, eval_config.management.sub_dir),
+        *(pipeline_file, eval_file),
     )
 
 
@@ -157,13 +167,21 @@ class _Checker:
         hint = suggest(name if isinstance(name, str) else "", DATASETS)
         raise self._error(where, f"found {shown(name)}; unknown dataset{hint}")
 
-    def pipeline(self) -> tuple[PipelineParams, Selector]:
-        """Split the keys: those that are not the method's own belong to the selector, whose class checks them."""
+    def pipeline(self) -> tuple[PipelineParams, Selector, Drafter | None]:
+        """Split the keys: those that are neither the method's own nor its drafter's belong to the selector."""
         params = self._params()
         schema, selector_class = METHODS[params["method"]], self._selector_class(params)
+        of_drafter = signature(schema.drafter).parameters if schema.drafter else {}
         own = {key: value for key, value in params.items() if key in schema.model_fields}
-        rest = {key: value for key, value in params.items() if key not in schema.model_fields}
+        drafters = {key: value for key, value in params.items() if key in of_drafter}
+        rest = {key: value for key, value in params.items() if not (key in own or key in drafters)}
         errors: list[ValidationError] = []
+        drafter = None
+        try:
+            if schema.drafter is not None:
+                drafter = schema.drafter(**drafters)
+        except ValidationError as error:
+            errors.append(error)
         try:
             pipeline = schema(**own)
             shared = signature(selector_class).parameters.keys() & schema.model_fields.keys()
@@ -176,12 +194,14 @@ class _Checker:
             errors.append(error)
         if errors:
             raise self._explain(errors, self.known_keys(), ("pipeline_params",))
-        return pipeline, selector
+        return pipeline, selector, drafter
 
     def known_keys(self) -> list[str]:
-        """The keys that may stand in `pipeline_params`: those of the method and of its selector."""
+        """The keys that may stand in `pipeline_params`: those of the method, of its drafter and of its selector."""
         params = self._params()
-        return [*METHODS[params["method"]].model_fields, *signature(self._selector_class(params)).parameters]
+        schema = METHODS[params["method"]]
+        classes = [self._selector_class(params), *([schema.drafter] if schema.drafter else [])]
+        return [*schema.model_fields, *(key for found in classes for key in signature(found).parameters)]
 
     def _params(self) -> dict[str, Any]:
         """`pipeline_params`, with a known method and otherwise unchecked."""

@@ -1,9 +1,10 @@
 """One run, or several interleaved: load everything, then decode, score and record prompt by prompt."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
@@ -11,7 +12,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from eval import DATASETS, Sample
 from pipeline.common.answering import answer
-from pipeline.common.config import Experiment
+from pipeline.common.config import Experiment, as_json
 from pipeline.common.encoding import Encoder, Prompt
 from pipeline.common.hardware import describe_environment
 from pipeline.common.logs import adopt_library_logs, log_to_files
@@ -32,6 +33,7 @@ from pipeline.fafo.settings import DecodeSettings
 log = logging.getLogger(__name__)
 
 _WARM_UP_TOKENS = 8
+_FIRST_PROMPTS = 4  # of the dataset, that drafters may look at beforehand
 _SHARED = ("model_name", "dtype", "device", "n_new_tokens", "seed", "chat_template_kwargs")  # of interleaved runs
 
 
@@ -118,12 +120,15 @@ def _run(
     encoder = Encoder(loaded, first.eval, first.pipeline.n_new_tokens)
     pending = {sample_id for folder in folders for sample_id in folder.pending}
     prompts = [(i, encoder.encode(sample)) for i, sample in enumerate(shard.of(samples)) if sample.id in pending]
-    methods = [_prepare(folder, encoder, interleaved) for folder in folders]
+    first_prompts = partial(_first_prompts, encoder, samples)
+    methods = [_prepare(folder, encoder, interleaved, first_prompts) for folder in folders]
     for method in methods:
         _warm_up(method, encoder, prompts[0][1])
     with ExitStack() as stack:
         for method in methods:
             stack.enter_context(method.folder.open(method.environment, loaded.ignored_generation_config))
+            if method.settings.drafter is not None:
+                method.settings.drafter.save(method.folder.path)
         stack.enter_context(log_to_files(*(folder.path / LOG_NAME for folder in folders)))
         n_all = len(shard.of(samples))
         n_done = n_all - len(prompts)
@@ -139,12 +144,21 @@ def _run(
         return {folder.path: _finish(folder, samples) for folder in folders}
 
 
-def _prepare(folder: RunFolder, encoder: Encoder, interleaved: Sequence[str]) -> _Method:
+def _first_prompts(encoder: Encoder, samples: Sequence[Sample]) -> list[list[int]]:
+    """The same for all processes that share a run, and for each session of it."""
+    return [encoder.encode(sample).token_ids for sample in samples[:_FIRST_PROMPTS]]
+
+
+def _prepare(
+    folder: RunFolder, encoder: Encoder, interleaved: Sequence[str], first_prompts: Callable[[], list[list[int]]]
+) -> _Method:
     loaded = encoder.loaded
     settings = folder.experiment.decode_settings(loaded.eos_token_ids)
     settings = replace(settings, selector=settings.selector.bind(loaded.tokenizer))
     try:
         settings.selector.check(loaded.model.config)
+        if settings.drafter is not None:
+            settings = replace(settings, drafter=settings.drafter.prepare(loaded.model, first_prompts, folder.path))
     except UserError as error:
         raise UserError(f"{folder.experiment.pipeline_file.path}: pipeline_params.{error}") from None
     forward = Forward(loaded.model, settings.exact, settings.compile)
@@ -155,6 +169,7 @@ def _prepare(folder: RunFolder, encoder: Encoder, interleaved: Sequence[str]) ->
         loaded.model.dtype,
         compiled=forward.compiled is not None,
         step_times=settings.step_times,
+        drafter=None if settings.drafter is None else as_json(settings.drafter),
         n_processes=folder.shard.n_processes,
         interleaved=interleaved,
     )
@@ -216,6 +231,10 @@ def _warn_if_uncompressed(folder: RunFolder, summary: EvalResults) -> None:
         log.warning(
             "nothing was compressed: %s kept all of every context, so each new token saw all of it",
             params.kv_method,
+        )
+    if summary.draft_cache_share == 1:
+        log.warning(
+            "nothing was compressed: %s kept all of every context, so drafting passes saw all of it", params.kv_method
         )
     if not isinstance(params, FafoParams):
         return

@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -88,6 +89,7 @@ def describe_environment(
     step_times: StepTimes | None = None,
     n_processes: int = 1,
     interleaved: Sequence[str] = (),
+    drafter: dict[str, Any] | None = None,
 ) -> Environment:
     """What the record of a run says about the machine and the software."""
     packages = ("fafo", "torch", "transformers")
@@ -100,6 +102,7 @@ def describe_environment(
         git_commit=_git_commit(),
         compiled=compiled,
         step_times=step_times,
+        drafter=drafter,
         n_processes=n_processes,
         interleaved=list(interleaved),
     )

@@ -35,6 +35,10 @@ class PromptResult(_Record):
     For a conversation of several turns, numbers are sums over its turns (means, where they are means) and lists go on
     from turn to turn; `turns` tells them apart, and `stop_reason` is that of the last.
     prompt_sha256: of the token ids of the first prompt; None in records of older runs, as are the next two.
+    verified_rows, window_rows, draft_passes: of each step the rows of its pass, root and guesses or the window's, and
+        the passes that guessed before it; records of older runs lack them, as they do the next.
+    draft_cache_share: of the committed entries, how many such passes saw, over layers and passes; None without any.
+    extra_bytes: see `Decoding.extra_bytes`.
     token_sources: a letter per new token, see `sources.py`.
     kv_bytes: of all layers, for FAFO of the window's reads too.
     score: the dataset's main one, which is the first of `scores`.
@@ -50,6 +54,11 @@ class PromptResult(_Record):
     n_new_tokens: int = Field(ge=1)
     n_steps: int = Field(ge=1)
     accepted_lengths: list[int]  # new tokens of each decoding step
+    verified_rows: list[int] | None = None
+    window_rows: list[int] | None = None
+    draft_passes: list[int] | None = None
+    draft_cache_share: float | None = None
+    extra_bytes: int | None = None
     prefill_seconds: float = Field(ge=0)
     decode_seconds: float = Field(ge=0)
     stop_reason: StopReason
@@ -86,6 +95,9 @@ class PromptResult(_Record):
             raise ValueError("n_new_tokens, output_token_ids and accepted_lengths disagree")
         if self.n_steps != len(self.accepted_lengths):
             raise ValueError("n_steps and accepted_lengths disagree")
+        for rows in (self.verified_rows, self.window_rows, self.draft_passes):
+            if rows is not None and len(rows) != self.n_steps:
+                raise ValueError("n_steps and the rows of each step disagree")
         if self.turns and sum(turn.n_new_tokens for turn in self.turns) != self.n_new_tokens:
             raise ValueError("n_new_tokens and turns disagree")
         if self.token_sources is not None and len(self.token_sources) != self.n_new_tokens:
@@ -99,6 +111,9 @@ class EvalResults(_Record):
     score: of the metric named `metric`, the dataset's main one; None both where nothing is scored. It is the mean of
         `group_scores` where prompts have groups, which then count alike, else the mean over prompts.
     scores: all metrics, each the mean over the prompts that have it.
+    rows_per_step: of a step's pass, mean over all steps. draft_passes_per_step: passes that guessed before it, ditto.
+    draft_cache_share: of the committed entries, how many such passes saw.
+    extra_bytes: the most of any prompt.
     n_cut_prompts: prompts whose middle was cut out, since they were too long.
     """
 
@@ -113,6 +128,10 @@ class EvalResults(_Record):
     metric: str | None
     scores: dict[str, float] = Field(default_factory=dict)
     group_scores: dict[str, float] = Field(default_factory=dict)
+    rows_per_step: float | None = None  # records of older runs lack it, as they do the next three
+    draft_passes_per_step: float | None = None
+    draft_cache_share: float | None = None
+    extra_bytes: int | None = None
     n_cut_prompts: int = 0
     cache_tokens: float  # mean over all steps
     seen_cache_tokens: float | None = None  # ditto; None for runs that are not lossy
@@ -141,6 +160,7 @@ class Environment(_Record):
     git_commit: str | None  # None when this is not a checkout
     compiled: bool = False  # whether the model ran compiled; false too where that was asked for and can't be had
     step_times: StepTimes | None = None  # what planner "auto" reckoned with
+    drafter: dict[str, Any] | None = None  # its hyperparameters, with what it found out before decoding
     n_processes: int = 1  # that shared the prompts
     interleaved: list[str] = Field(default_factory=list)  # folders of the runs that one process decoded in turn
 
@@ -235,6 +255,8 @@ def summarize(results: Sequence[PromptResult]) -> EvalResults:
     histogram = Counter(length for r in results for length in r.accepted_lengths)
     cache_tokens = sum(r.cache_tokens * r.n_steps for r in results) / n_steps
     seen_cache_tokens = _over_steps(results, lambda r: r.seen_cache_tokens)
+    shares = [(sum(r.draft_passes or ()), r.draft_cache_share) for r in results if r.draft_cache_share is not None]
+    n_passes = sum(n for n, _ in shares)
     windows = [(r.n_window_steps or r.n_steps, r) for r in results if r.window_cache_tokens is not None]
     n_window_steps = sum(n for n, _ in windows)
     seen = sum(n * (r.window_cache_tokens or 0.0) for n, r in windows)
@@ -252,6 +274,10 @@ def summarize(results: Sequence[PromptResult]) -> EvalResults:
         scores={metric: fmean(r.scores[metric] for r in results if metric in r.scores) for metric in metrics},
         group_scores={group: score for group, score in group_scores.items() if group is not None},
         n_cut_prompts=sum(r.n_cut_tokens > 0 for r in results),
+        rows_per_step=_over_steps(results, lambda r: _mean_of(r.verified_rows, r.window_rows)),
+        draft_passes_per_step=_over_steps(results, lambda r: _mean_of(r.draft_passes)),
+        draft_cache_share=sum(n * share for n, share in shares) / n_passes if n_passes else None,
+        extra_bytes=max((r.extra_bytes for r in results if r.extra_bytes is not None), default=None),
         cache_tokens=cache_tokens,
         seen_cache_tokens=seen_cache_tokens,
         seen_cache_share=seen_cache_tokens / cache_tokens if seen_cache_tokens is not None and cache_tokens else None,
@@ -260,6 +286,12 @@ def summarize(results: Sequence[PromptResult]) -> EvalResults:
         window_cache_tokens=seen / n_window_steps if windows else None,
         window_cache_share=seen / beside if beside else None,
     )
+
+
+def _mean_of(*of_steps: list[int] | None) -> float | None:
+    """The mean over a line's steps of the sum of what each step has; None if anything is not recorded."""
+    there = [values for values in of_steps if values is not None]
+    return sum(map(fmean, there)) if len(there) == len(of_steps) else None
 
 
 def _over_steps(results: Sequence[PromptResult], value: Callable[[PromptResult], float | None]) -> float | None:

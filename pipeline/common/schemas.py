@@ -1,13 +1,18 @@
 """What may stand in the two JSON files of an experiment."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, SerializeAsAny, model_validator
 
 from eval import EvalParams
+from pipeline.fafo.drafter import Drafter
 from pipeline.fafo.settings import Level, NumGuesses, NumNewTokens, PlannerName, PoolName, Window
 from pipeline.files import TEMPORARY_SUFFIX
+from pipeline.prompt_lookup.lookup import PromptLookup
 from pipeline.schema import Schema
+from pipeline.selfspec_kv.draft import CompressedDraft
+from pipeline.selfspec_layers.draft import LayerSkip
+from pipeline.token_recycling.recycling import TokenRecycling
 
 LOG_NAME = "exp.log"
 LOCK_NAME = "run.lock"
@@ -43,8 +48,12 @@ def _check_sub_name(name: str) -> str:
 
 
 class PipelineParams(Schema):
-    """`pipeline_params`: the keys that all methods share."""
+    """`pipeline_params`: the keys that all methods share.
 
+    drafter: guesses in place of FAFO's pool and window; its hyperparameters are keys too.
+    """
+
+    drafter: ClassVar[type[Drafter] | None] = None
     method: str
     model_name: Annotated[str, Field(min_length=1)]
     n_new_tokens: NumNewTokens
@@ -75,17 +84,56 @@ class CompressedParams(PipelineParams):
     kv_method: str
 
 
-class FafoParams(CompressedParams):
-    """`pipeline_params` of FAFO."""
+class PlannedParams(PipelineParams):
+    """`pipeline_params` of a method whose guesses cost nothing before they are verified."""
 
-    method: Literal["fafo"]
+    planner: PlannerName = "fixed"  # as published; "auto" verifies what pays on this machine
+
+
+class LookaheadParams(PlannedParams):
+    """`pipeline_params` of lookahead decoding: FAFO whose window sees the whole cache."""
+
+    method: Literal["lookahead"]
     level: Level
     window: Window
     num_guesses: NumGuesses
-    pool: PoolName = "lru"  # the paper's; "ranked" verifies the likeliest guesses first
-    planner: PlannerName = "fixed"  # the paper's; "auto" runs what pays on this machine
     pool_from_prompt: bool = True
     pool_from_output: bool = True
+
+
+class FafoParams(CompressedParams, LookaheadParams):
+    """`pipeline_params` of FAFO."""
+
+    method: Literal["fafo"]  # type: ignore[assignment]
+    pool: PoolName = "lru"  # the paper's; "ranked" verifies the likeliest guesses first
+
+
+class PromptLookupParams(PlannedParams):
+    """`pipeline_params` of prompt lookup decoding."""
+
+    method: Literal["prompt_lookup"]
+    drafter = PromptLookup
+
+
+class TokenRecyclingParams(PlannedParams):
+    """`pipeline_params` of token recycling."""
+
+    method: Literal["token_recycling"]
+    drafter = TokenRecycling
+
+
+class SelfspecKvParams(CompressedParams):
+    """`pipeline_params` of self-speculation by compressed KV."""
+
+    method: Literal["selfspec_kv"]
+    drafter = CompressedDraft
+
+
+class SelfspecLayersParams(PipelineParams):
+    """`pipeline_params` of self-speculation by layer skipping."""
+
+    method: Literal["selfspec_layers"]
+    drafter = LayerSkip
 
 
 class LossyParams(CompressedParams):
@@ -95,7 +143,16 @@ class LossyParams(CompressedParams):
     exact: Annotated[bool, AfterValidator(_check_not_exact)] = False
 
 
-METHODS: dict[str, type[PipelineParams]] = {"baseline": BaselineParams, "fafo": FafoParams, "lossy": LossyParams}
+METHODS: dict[str, type[PipelineParams]] = {
+    "baseline": BaselineParams,
+    "fafo": FafoParams,
+    "lookahead": LookaheadParams,
+    "prompt_lookup": PromptLookupParams,
+    "token_recycling": TokenRecyclingParams,
+    "selfspec_kv": SelfspecKvParams,
+    "selfspec_layers": SelfspecLayersParams,
+    "lossy": LossyParams,
+}
 
 SubName = Annotated[str, AfterValidator(_check_sub_name)]
 

@@ -36,7 +36,7 @@ class Step:
     Without a layout the rows are a stretch of text: each sees the cache and the rows before it (prefill).
 
     views: one a layer, if the layout has window rows, decoding is lossy, or selectors are to see the text.
-    lossy: verification rows see what window rows do. There is but one, the root.
+    lossy: verification rows see what window rows do, and what was drafted. There is but one, the root.
     """
 
     cache: FullCache
@@ -142,7 +142,7 @@ def attend_step(
         return output.transpose(1, 2)
 
     if step.lossy:
-        parts = step.views[layer].select(query, keys, values, n_new=1)
+        parts = step.views[layer].select(query, keys, values, n_new=1 + cache.n_drafted)
         return merge([attend_part(query, part, scaling) for part in parts]).to(query.dtype).transpose(1, 2)
 
     if n_rows == 1:

@@ -20,6 +20,8 @@ class FullCache:
     `length` entries are committed. A forward pass writes the entries of its rows behind them, where attention reads
     them; `commit` then keeps the accepted rows, and whatever is not committed is overwritten by the next pass. So
     rolling back costs nothing, and there is never a second copy of the cache.
+
+    The last `n_drafted` entries of `length` are there for a while only: what passes before the verifying one wrote.
     """
 
     def __init__(self, n_layers: int, capacity: int, devices: Sequence[torch.device] | None = None) -> None:
@@ -30,6 +32,7 @@ class FullCache:
                 that a commit is a single move; it is allocated by the first append, in the dtype of its keys.
         """
         self.length = 0
+        self.n_drafted = 0
         self.capacity = capacity
         self._devices = list(devices or [torch.device("cpu")] * n_layers)
         self._stacks: list[Tensor] = []  # [layers of one device, keys/values, batch, kv_heads, capacity, head_dim]
@@ -73,9 +76,29 @@ class FullCache:
         self.length = end
 
     @property
+    def n_committed(self) -> int:
+        """Entries that are there to stay."""
+        return self.length - self.n_drafted
+
+    def keep_drafted(self) -> None:
+        """Let the latest pass's row, a single one, be seen until `drop_drafted`."""
+        self.length += 1
+        self.n_drafted += 1
+
+    def drop_drafted(self) -> None:
+        """Give up what was drafted; it will be overwritten."""
+        self.length -= self.n_drafted
+        self.n_drafted = 0
+
+    @property
     def bytes_per_token(self) -> int:
         """Of the keys and values of one token in all layers; 0 before anything was appended."""
         return sum(stack[..., 0, :].numel() * stack.element_size() for stack in self._stacks)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All memory of the cache."""
+        return self._stacks
 
     def entries(self, layer: int) -> KeyValues:
         """Committed keys and values of one layer, each [batch, kv_heads, length, head_dim], not copied."""

@@ -11,17 +11,20 @@ from transformers import PreTrainedModel
 from pipeline.errors import UserError
 from pipeline.fafo.attention import fafo_attention_on
 from pipeline.fafo.cache import FullCache, layer_devices
+from pipeline.fafo.drafter import Drafting
 from pipeline.fafo.exact import TILE
 from pipeline.fafo.forward import Forward, greedy_tokens, top_tokens
 from pipeline.fafo.layout import Layout, lay_out
+from pipeline.fafo.marks import MODEL, WINDOW
 from pipeline.fafo.measure import step_times_of
+from pipeline.fafo.memory import held_bytes
 from pipeline.fafo.planner import AutoPlanner, FixedPlanner, Planner
 from pipeline.fafo.pool import NgramPool, Pool
 from pipeline.fafo.ranked import RankedPool
 from pipeline.fafo.selectors import LayerView
 from pipeline.fafo.selectors.base import KeyValues
 from pipeline.fafo.settings import DecodeSettings, Generation, StopReason
-from pipeline.fafo.sources import MODEL, TEXT, WINDOW, common_prefix, tell_apart
+from pipeline.fafo.sources import common_prefix, tell_apart
 from pipeline.fafo.support import check_model, check_prompt, context_limit
 from pipeline.fafo.verify import accept
 from pipeline.fafo.window import JacobiWindow
@@ -84,14 +87,20 @@ class Decoding:
         self.cache = FullCache.for_model(model, capacity=self.limit + _max_rows(settings))
         n_layers = model.config.num_hidden_layers
         self.views = [LayerView(settings.selector, layer, n_layers, self.text) for layer in range(n_layers)]
-        self.pool = _pool(settings)
+        self.pool = self._pool()
         self.planner = _planner(self.forward, settings)
         self.window = JacobiWindow(settings.level, settings.window, prompt_ids, settings.seed)
         self.accepted_lengths: list[int] = []
+        self.verified_rows: list[int] = []
+        self.window_rows: list[int] = []
+        self.draft_passes: list[int] = []
         self.marks: list[str] = []  # where each new token came from, as far as the steps know; see `sources.py`
         self.stop_reason: StopReason | None = None
+        self.most_logit_rows = 1
         self.cache_tokens = 0  # sums over the steps, as are the next
         self.seen_tokens = 0.0
+        self.draft_cache_tokens = 0
+        self.draft_seen_tokens = 0.0
         self.n_window_steps = 0
         self.cache_tokens_beside_window = 0
         self.window_cache_tokens = 0.0
@@ -113,12 +122,16 @@ class Decoding:
             token_ids=self.text[self.n_prompt :],
             n_prompt_tokens=self.n_prompt,
             accepted_lengths=self.accepted_lengths,
+            verified_rows=self.verified_rows,
+            window_rows=self.window_rows,
+            draft_passes=self.draft_passes,
+            draft_cache_share=self.draft_seen_tokens / self.draft_cache_tokens if self.draft_cache_tokens else None,
             prefill_seconds=prefilled - started,
             decode_seconds=ended - prefilled,
             stop_reason=self.stop_reason,
             cache_tokens=self.cache_tokens / n_steps,
             seen_cache_tokens=self.seen_tokens / n_steps if self.settings.lossy else None,
-            kv_bytes=self.cache.bytes_per_token * self.seen_tokens / n_steps,
+            kv_bytes=self.cache.bytes_per_token * (self.seen_tokens + self.draft_seen_tokens) / n_steps,
             n_window_steps=n_window_steps,
             cache_tokens_beside_window=self.cache_tokens_beside_window / n_window_steps if n_window_steps else None,
             window_cache_tokens=self.window_cache_tokens / n_window_steps if n_window_steps else None,
@@ -158,7 +171,7 @@ class Decoding:
         n_before, root = len(self.text), self.text[-1]
         proposal = self.pool.propose(
             self.text,
-            n_rows=_max_guess_rows(self.settings),
+            n_rows=self.settings.n_guess_rows,
             max_depth=self.limit - n_before - 1,
             min_chance=self.planner.least_chance(),
         )
@@ -171,10 +184,10 @@ class Decoding:
         layout = lay_out(tree, self.window, n_before - 1, context_limit(self.model.config))
         logits = self.forward.step(layout, self.cache, self.views, self.settings.lossy)
         predicted = greedy_tokens(logits)
-        self._count_cache(layout)
+        self._count(layout)
         rows = accept(tree, lambda row: self._take(predicted[row], logits[row]))
         self.cache.commit(rows)
-        self.marks += [WINDOW if tree.window_shares[row] > 0.5 else TEXT for row in rows[1:]] + [MODEL]
+        self.marks += [WINDOW if tree.window_shares[row] > 0.5 else self.pool.mark for row in rows[1:]] + [MODEL]
         new_tokens = self.text[n_before:]
         self.accepted_lengths.append(len(new_tokens))
         self.planner.observe(proposal, plan, new_tokens, self.window.is_full)
@@ -190,6 +203,17 @@ class Decoding:
             self.pool.add_text(self.text, start=n_before)
         self.window.advance(len(new_tokens) - 1, self.text[-1], new_window_tokens)
 
+    def extra_bytes(self) -> int:
+        """Most memory that the method takes beside the model and plain decoding's cache, after `run`.
+
+        It is made up of the cache's room for rows, what the pool has learned, what selectors keep and copy, and the
+        logits of the largest step. What layers need while they compute is not in it.
+        """
+        room = self.cache.bytes_per_token * (_max_rows(self.settings) - 1)
+        kept = held_bytes([view.held for view in self.views], besides=self.cache.tensors)
+        logits = (self.most_logit_rows - 1) * self.model.config.vocab_size * self.model.dtype.itemsize
+        return room + self.pool.n_bytes + kept + logits
+
     def _take(self, predicted: int, logits: Tensor) -> int | None:
         """Add the next token to the text; return it, or None if decoding ends with it."""
         token = predicted if self.choose is None else self.choose(self.text, logits)
@@ -204,8 +228,9 @@ class Decoding:
 
     def _may_select(self) -> bool:
         """Whether the selector may be asked at all: if not, nothing need be shown to it."""
-        has_window = self.settings.has_window_rows and self.planner.may_run_window(self.limit)
-        return self.settings.lossy or has_window
+        settings = self.settings
+        has_window = settings.has_window_rows and self.planner.may_run_window(self.limit)
+        return settings.lossy or has_window or (settings.drafter is not None and settings.drafter.uses_views)
 
     def _continue_after(self, earlier: "Decoding") -> None:
         must_read_all = self.settings.lossy or (self.settings.selector.whole_prompt and self._may_select())
@@ -221,7 +246,22 @@ class Decoding:
         start = 0 if self.settings.pool_from_prompt else self.n_prompt - self.pool.n_before
         return range(start, len(self.text) if self.settings.pool_from_output else self.n_prompt)
 
-    def _count_cache(self, layout: Layout) -> None:
+    def _pool(self) -> Pool:
+        settings = self.settings
+        if settings.drafter is not None:
+            return settings.drafter.pool(Drafting(self.model, self.cache, self.views, settings.compile))
+        if settings.pool == "ranked" and settings.n_guess_rows:
+            return RankedPool()
+        return NgramPool(settings.level, settings.num_guesses)
+
+    def _count(self, layout: Layout) -> None:
+        """Note what this step ran and saw."""
+        self.verified_rows.append(layout.n_verify)
+        self.window_rows.append(len(layout.tokens) - layout.n_verify)
+        self.most_logit_rows = max(self.most_logit_rows, len(layout.logit_rows))
+        self.draft_passes.append(self.pool.n_passes)
+        self.draft_cache_tokens += self.pool.n_passes * self.cache.length
+        self.draft_seen_tokens += self.pool.seen_tokens
         self.cache_tokens += self.cache.length
         self.seen_tokens += self._n_visible() if self.settings.lossy else self.cache.length
         if layout.n_verify < len(layout.tokens):
@@ -235,27 +275,19 @@ class Decoding:
         return sum(view.n_visible for view in self.views) / len(self.views)
 
 
-def _pool(settings: DecodeSettings) -> Pool:
-    if settings.pool == "ranked" and _max_guess_rows(settings):
-        return RankedPool()
-    return NgramPool(settings.level, settings.num_guesses)
-
-
 def _planner(forward: Forward, settings: DecodeSettings) -> Planner:
     if settings.planner == "fixed":
         return FixedPlanner(settings.window)
     times = settings.step_times or step_times_of(forward)
+    if settings.drafter is not None:
+        return AutoPlanner(times, 2, 0, settings.n_guess_rows)
     return AutoPlanner(times, settings.level, settings.window, settings.num_guesses)
-
-
-def _max_guess_rows(settings: DecodeSettings) -> int:
-    return (settings.level - 1) * settings.num_guesses
 
 
 def _max_rows(settings: DecodeSettings) -> int:
     """Most rows of a step."""
     n_columns = settings.window + settings.level - 2 if settings.window else 0
-    n_rows = 1 + _max_guess_rows(settings) + (settings.level - 1) * n_columns
+    n_rows = 1 + settings.n_guess_rows + (settings.level - 1) * n_columns
     return n_rows + 2 * TILE if settings.exact else n_rows
 
 

@@ -3,6 +3,8 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from pipeline.fafo.marks import TEXT
+from pipeline.fafo.memory import held_bytes
 from pipeline.fafo.tree import GuessTree
 
 Successors = list[tuple[int, float]]  # likely next tokens with weights that add up to 1
@@ -13,6 +15,9 @@ class Pool(ABC):
 
     n_successors: int = 0  # how many of the model's own next tokens `add_successors` wants to see of each row
     n_before: int = 0  # how many tokens before `start` are learned by `add_text` too, as parts of its n-grams
+    mark: str = TEXT  # where its guesses come from, those of the window left aside; see `marks.py`
+    n_passes: int = 0  # of a model, for the latest proposal
+    seen_tokens: float = 0.0  # committed entries that these passes saw, summed up: a mean over the layers
 
     @abstractmethod
     def add(self, key: int, guess: tuple[int, ...]) -> None:
@@ -24,6 +29,11 @@ class Pool(ABC):
 
     def add_successors(self, token: int, successors: Successors) -> None:  # noqa: B027 - most pools have no use for it
         """Note what the model itself would put after `token`, at a row of the latest pass."""
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory of what it has learned."""
+        return held_bytes([self])
 
     @abstractmethod
     def propose(self, text: Sequence[int], n_rows: int, max_depth: int, min_chance: float = 0.0) -> GuessTree:

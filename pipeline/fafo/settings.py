@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from pipeline.fafo.drafter import Drafter
 from pipeline.fafo.exact import MAX_LEVEL
 from pipeline.fafo.selectors import Full, Selector
 from pipeline.fafo.step_times import StepTimes
@@ -35,6 +36,7 @@ class DecodeSettings:
     selector: what the window sees of the cache.
     lossy: each token sees what the selector chooses, and not the whole cache: output may differ from plain decoding's.
         Nothing is guessed. Of the prompt all is seen until the first new token.
+    drafter: guesses alone, in place of pool and window; what it runs on compressed views sees what `selector` chooses.
     seed: of the window's initial tokens.
     exact: make each token's logits the same bits whatever the other settings are (see `exact.py`); slower.
     """
@@ -50,6 +52,7 @@ class DecodeSettings:
     pool_from_prompt: bool = True
     pool_from_output: bool = True
     selector: Selector = Full()
+    drafter: Drafter | None = None
     seed: int = 42
     exact: bool = False
     compile: bool = False
@@ -60,8 +63,19 @@ class DecodeSettings:
         """Whether steps may have window rows; the root is the first place of the window, and none of them."""
         return (self.level - 1) * self.window > 1
 
+    @property
+    def n_guess_rows(self) -> int:
+        """Most guess rows of a step."""
+        return (self.level - 1) * self.num_guesses if self.drafter is None else self.drafter.n_rows
+
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
+        if self.drafter is not None and (self.window or self.num_guesses or self.lossy):
+            raise ValueError("drafter: it guesses alone: window and num_guesses should be 0, and lossy false")
+        if self.drafter is not None and self.exact and self.drafter.depth >= MAX_LEVEL:
+            raise ValueError(
+                f"exact: found guesses of {self.drafter.depth} tokens, but with exact they have at most {MAX_LEVEL - 1}"
+            )
         if self.exact and self.level > MAX_LEVEL:
             raise ValueError(f"level: found {self.level}, but with exact it is at most {MAX_LEVEL}")
         if self.exact and self.compile:
@@ -81,6 +95,9 @@ class Generation:
 
     token_ids: the new tokens, an EOS included.
     accepted_lengths: new tokens of each decoding step.
+    verified_rows, window_rows: rows of each step: root and guesses; the window's.
+    draft_passes: passes of a model that guessed, before each step's own pass.
+    draft_cache_share: of the committed entries, how many such passes saw, over layers and passes; None without any.
     stop_reason: "length" is `n_new_tokens`, "context_limit" the model's, "criteria" a caller's own.
     cache_tokens: committed entries, as a mean over the steps. seen_cache_tokens: how many of them new tokens saw, in
         lossy decoding; None if it is not, since then they see all.
@@ -95,6 +112,10 @@ class Generation:
     token_ids: list[int]
     n_prompt_tokens: int
     accepted_lengths: list[int]
+    verified_rows: list[int]
+    window_rows: list[int]
+    draft_passes: list[int]
+    draft_cache_share: float | None
     prefill_seconds: float
     decode_seconds: float
     stop_reason: StopReason

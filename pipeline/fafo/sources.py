@@ -1,17 +1,16 @@
 """Where accepted tokens came from, told after decoding.
 
-Each new token gets a letter: MODEL is the token that a step adds by itself, the others are accepted guesses. What the
-window brought is known from the pool. What the pool knew from text is looked for in the text: where the longest suffix
-before the token (of at most `ORDER` tokens) occurred earlier with the same token behind it, the latest of such places.
-Where there is none, only the model's own ranking at an earlier row can have proposed it (see `RankedPool`).
+Each new token gets a letter of `marks.py`: MODEL is the token that a step adds by itself, the others are accepted
+guesses. What the window or passes of the model brought is known from the pool. What the pool knew from text is looked
+for in the text: where the longest suffix before the token (of at most `ORDER` tokens) occurred earlier with the same
+token behind it, the latest of such places. Where there is none, only the model's own ranking at an earlier row can have
+proposed it (see `RankedPool`).
 """
 
 from collections.abc import Sequence
 
+from pipeline.fafo.marks import MODEL, OUTPUT, PROMPT, SUCCESSORS, TEXT
 from pipeline.fafo.ranked import ORDER
-
-MODEL, PROMPT, OUTPUT, WINDOW, SUCCESSORS = "m", "p", "o", "w", "s"
-TEXT = "t"  # not told apart yet: prompt, output or successors
 
 
 def tell_apart(text: Sequence[int], n_prompt: int, marks: Sequence[str], known: range) -> str:

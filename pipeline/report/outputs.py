@@ -8,7 +8,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from pipeline.common.records import PromptResult, Verdict
-from pipeline.fafo.sources import MODEL, OUTPUT, PROMPT, SUCCESSORS, WINDOW, common_prefix
+from pipeline.fafo.marks import DRAFT, MODEL, OUTPUT, PROMPT, SUCCESSORS, WINDOW
+from pipeline.fafo.sources import common_prefix
 from pipeline.report.tokens import load_tokenizer, token_texts
 
 GUESS = "g"  # older records don't tell guesses apart
@@ -18,6 +19,7 @@ SOURCES = {
     OUTPUT: "guess from earlier output",
     WINDOW: "guess of the window",
     SUCCESSORS: "guess from the model's earlier ranking",
+    DRAFT: "guess of passes of the model",
     GUESS: "guess of unrecorded source",
 }
 

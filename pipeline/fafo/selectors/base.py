@@ -157,6 +157,11 @@ class LayerView:
         self.n_visible = sum(map(n_entries, parts)) - n_new
         return [part for part in parts if n_entries(part)]
 
+    @property
+    def held(self) -> list[Any]:
+        """What is kept beside the cache: the selector's memory and copies of entries."""
+        return [self.memory, self._copied]
+
     def _choose(self, query: Tensor, keys: Tensor, values: Tensor) -> None:
         if self._from_prompt is not None:
             choice, self._chosen_at, self._steps_left = self._from_prompt, self._n_prompt, inf

@@ -1,0 +1,1 @@
+"""Prompt lookup decoding, with which FAFO is compared."""

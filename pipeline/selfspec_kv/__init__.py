@@ -1,0 +1,1 @@
+"""Self-speculation by compressed KV, with which FAFO is compared."""

@@ -1,0 +1,1 @@
+"""Self-speculation by layer skipping, with which FAFO is compared."""

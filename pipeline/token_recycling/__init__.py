@@ -1,0 +1,1 @@
+"""Token recycling, with which FAFO is compared."""
