@@ -1,15 +1,9 @@
 """Token recycling from the command line; see --help."""
 
-# ruff: noqa: E402, PTH120 - the module path is put right before pathlib or anything else is imported
-
 import sys
-from os.path import dirname, realpath
+from pathlib import Path
 
-# Run as a script, this folder comes first on the module path, which is no place to import from.
-# The repository root takes its place before any other import.
-_HERE = dirname(realpath(__file__))
-_ROOT = dirname(dirname(_HERE))
-sys.path[:] = [_ROOT, *(entry for entry in sys.path if realpath(entry) not in (_HERE, _ROOT))]
+sys.path[0] = str(Path(__file__).resolve().parents[2])  # in place of this folder, whose modules would hide others
 
 from pipeline.common.cli import main
 
