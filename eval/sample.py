@@ -65,9 +65,11 @@ class Dataset(Generic[P]):
         samples of a dataset have the same main metric.
     write_answers: writes the answers in the form that the dataset's own tools read. It gets the run's folder, the
         model's name and the samples with their answers.
+    needs_file: whether it has no rows but those of a file.
     """
 
     params: type[P]
     load: Callable[[Path | None, P], list[Sample]]
     score: Callable[[Sample, Sequence[str], P], Scores]
     write_answers: Callable[[Path, str, Sequence[tuple[Sample, Sequence[str]]]], None] | None = None
+    needs_file: bool = False

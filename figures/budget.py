@@ -7,14 +7,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from figures.entries import Entry, of_fafo
+from figures.entries import Entry
 from figures.style import Look, legend_below, looks, ordered, panels
 from pipeline.comparison import Run
 from pipeline.comparison.runs import differences
 from pipeline.errors import UserError
 from pipeline.fafo.selectors.named import selector_named
 
-LOOKAHEAD = "fafo-full"
+LOOKAHEAD = ("fafo-full", "lookahead")  # the same steps, by two pipelines
 CLOSE = 0.15  # of the axis: what a number takes
 NO_SWEEP = (
     "no two FAFO runs with a window differ in nothing but KV budget; make them with "
@@ -28,7 +28,7 @@ def tau_by_budget(entries: Sequence[Entry]) -> Figure:
     Raises:
         UserError: no two runs differ in budget and in nothing else.
     """
-    shown = of_fafo(entries)
+    shown = [entry for entry in entries if entry.comparison.run.is_fafo or entry.comparison.run.method in LOOKAHEAD]
     names = series_names([entry.comparison.run for entry in shown])
     shades = looks((entry.comparison.run.method, name) for entry, name in zip(shown, names, strict=True))
     plots: dict[str, dict[str, list[Run]]] = {}
@@ -52,9 +52,9 @@ def draw_lines(axes: Axes, series: dict[str, list[Run]], shades: dict[str, Look]
     for name in ordered(series):
         look = shades[name]
         if found := points(series[name]):
-            (drawn[name],) = axes.plot(*zip(*found, strict=True), color=look.colour, marker=look.marker, label=name)
+            (drawn[name],) = axes.plot(*zip(*found, strict=True), **look.line(), label=name)
             shares |= {share for share, _ in found}
-        elif series[name][0].method == LOOKAHEAD:
+        elif series[name][0].method in LOOKAHEAD:
             drawn[name] = axes.axhline(series[name][0].summary.tau, color=look.colour, linestyle="--", label=name)
     axes.set_xscale("log", base=2)
     ticks = apart(sorted(shares))
@@ -88,7 +88,7 @@ def share_seen(run: Run) -> float | None:
 
     What is configured is no common scale: tokens, pages, shares, or attention to be recovered.
     """
-    return None if run.method == LOOKAHEAD else run.summary.window_cache_share
+    return None if run.method in LOOKAHEAD else run.summary.window_cache_share
 
 
 def budget_key(run: Run) -> str | None:

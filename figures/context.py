@@ -1,8 +1,7 @@
 """Speedup over plain decoding by context length."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
-from math import floor, log2
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,7 +9,8 @@ from matplotlib.figure import Figure
 
 from figures.entries import NO_RUNS, Entry, by, of_fafo, series_of
 from figures.style import COLUMN, PAGE, SMALL, legend_below, line_handle, ordered, panels
-from pipeline.common.records import PromptResult
+from pipeline.comparison.sensitivity import binned as in_bins
+from pipeline.comparison.sensitivity import octave_of
 from pipeline.comparison.speedups import ratio_of_totals
 from pipeline.errors import UserError
 
@@ -47,8 +47,7 @@ def draw_bins(axes: Axes, entries: Sequence[Entry]) -> None:
         low, middle, high = np.array([np.quantile(ratios, [0.25, 0.5, 0.75]) for ratios in bins.values()]).T
         x = np.array(list(bins)) + 0.5 + SPREAD * ((number + 0.5) / len(shades) - 0.5)
         axes.errorbar(
-            x, middle, [middle - low, high - middle], label=name,
-            color=shades[name].colour, marker=shades[name].marker, elinewidth=0.8, capsize=2,
+            x, middle, [middle - low, high - middle], label=name, **shades[name].line(), elinewidth=0.8, capsize=2,
         )  # fmt: skip
     axes.axhline(1, color="black", linewidth=0.8, linestyle="--")
     n_prompts = prompts(entries)
@@ -64,26 +63,16 @@ def draw_bins(axes: Axes, entries: Sequence[Entry]) -> None:
 
 def binned(entries: Sequence[Entry]) -> dict[int, list[float]]:
     """The speedups of prompts by their octave, in order."""
-    bins = defaultdict(list)
-    for entry in entries:
-        for pair in entry.comparison.pairs:
-            ratios = ratio_of_totals(pair.sums).tolist()
-            for result, ratio in zip(pair.run.results.values(), ratios, strict=True):
-                bins[octave(result)].append(ratio)
-    return dict(sorted(bins.items()))
+    bins = in_bins((pair for entry in entries for pair in entry.comparison.pairs), octave_of)
+    return {octave: ratio_of_totals(sums).tolist() for octave, sums in bins.items()}
 
 
 def prompts(entries: Sequence[Entry]) -> dict[int, int]:
     """How many prompts each octave has, whichever method they were decoded with."""
-    found = {(e.dataset, key): octave(r) for e in entries for key, r in e.comparison.run.results.items()}
+    found = {(e.dataset, key): octave_of(r) for e in entries for key, r in e.comparison.run.results.items()}
     return dict(Counter(found.values()))
 
 
-def octave(result: PromptResult) -> int:
-    """Binary logarithm of a prompt's tokens, of a conversation's mean over its turns, rounded down."""
-    return floor(log2(result.n_prompt_tokens / max(1, len(result.turns))))
-
-
 def short(number: int) -> str:
-    """A power of two as it is said."""
-    return f"{number // 1024}k" if number >= 1024 else str(number)
+    """A power of two as it is said, and what is near one."""
+    return f"{number / 1024:.3g}k" if number >= 1024 else str(number)

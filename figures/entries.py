@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from figures.style import Look, looks
 from pipeline.comparison import Comparison, Overview
-from pipeline.comparison.comparison import grouped
+from pipeline.comparison.groups import grouped
 
 NO_RUNS = (
     "no finished FAFO run with a baseline; make them with "
@@ -58,6 +58,11 @@ def of_methods(entries: Iterable[Entry]) -> list[Entry]:
 
 def of_fafo(entries: Iterable[Entry]) -> list[Entry]:
     """Those that are FAFO's."""
+    return [entry for entry in entries if entry.comparison.run.is_fafo]
+
+
+def lossless_methods(entries: Iterable[Entry]) -> list[Entry]:
+    """Those that are FAFO's or its opponents'."""
     return [entry for entry in of_methods(entries) if not entry.comparison.run.is_lossy]
 
 

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from figures.entries import Entry, by, of_methods
+from figures.entries import Entry, by
 from figures.style import MARGIN, PAGE, fit, legend_below, ordered
 from pipeline.errors import UserError
 
@@ -32,7 +32,7 @@ def lossless(entries: Sequence[Entry]) -> Figure:
     """
     plots = {
         title: group
-        for title, group in by(lambda entry: entry.title, of_methods(entries)).items()
+        for title, group in by(lambda entry: entry.title, of_kv_methods(entries)).items()
         if any(entry.comparison.run.is_lossy for entry in group)
     }
     if not plots:
@@ -45,6 +45,11 @@ def lossless(entries: Sequence[Entry]) -> Figure:
         line[0].set_title(fit(title, PAGE - MARGIN), loc="left")
     legend_below(figure, handles([entry for group in plots.values() for entry in group]))
     return figure
+
+
+def of_kv_methods(entries: Sequence[Entry]) -> list[Entry]:
+    """FAFO's and the lossy ones."""
+    return [entry for entry in entries if entry.comparison.run.is_fafo or entry.comparison.run.is_lossy]
 
 
 def draw_line(line: Sequence[Axes], group: Sequence[Entry]) -> None:

@@ -25,6 +25,7 @@ from figures.context import speedup_by_context
 from figures.entries import Entry, entries
 from figures.lossless import lossless
 from figures.passkey import passkey_map
+from figures.sensitivity import sensitivity_figure
 from figures.speedup import speedup_bars
 from figures.step_parts import read_steps, step_parts
 from figures.style import house_style, save
@@ -37,6 +38,7 @@ OF_RUNS: dict[str, Callable[[Sequence[Entry]], Figure]] = {
     "lossless": lossless,
     "tau_by_budget": tau_by_budget,
     "speedup_by_context": speedup_by_context,
+    "sensitivity": sensitivity_figure,
     "accepted_lengths": accepted_lengths,
     "passkey": passkey_map,
 }

@@ -29,10 +29,13 @@ DARK = 0.55  # values below have white numbers
 def passkey_map(entries: Sequence[Entry]) -> Figure:
     """The share of keys found; a line of plots per method, a column per number of digits.
 
+    FAFO's opponents are left out: they find what plain decoding finds.
+
     Raises:
         UserError: there is no passkey run.
     """
-    of_passkey = [entry for entry in entries if entry.comparison.run.dataset == "passkey"]
+    runs = [(entry, entry.comparison.run) for entry in entries]
+    of_passkey = [entry for entry, run in runs if run.dataset == "passkey" and not run.is_opponent]
     maps = [(entry, shares) for entry in of_passkey if (shares := keys_found(entry.comparison.run))]
     if not maps:
         raise UserError(NO_PASSKEY)

@@ -16,6 +16,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from pipeline.comparison.runs import OPPONENTS
+
 COLUMN, PAGE = 3.4, 7.0  # inches: widths of one column and of both
 SMALL = 7  # points: nothing is smaller
 MARGIN = 0.7  # inches: what labels of the y axis take, beside which a title is centred
@@ -44,33 +46,51 @@ RC: dict[str, Any] = {
     "savefig.facecolor": "white",
 }
 
+FULL, PALE, OUTLINE = 1.0, 0.3, 0.0
+
 
 @dataclass(frozen=True)
 class Look:
     """How a series is drawn: hatch and marker tell methods apart where colours don't.
 
-    hollow: in outline, which tells the lossy way of a KV method from FAFO's.
+    fill: of bars and markers, how much of the colour there is. FAFO's are full of it, with thick lines, its opponents'
+        pale, with dashed ones, and the lossy way of a KV method is in outline.
     """
 
     colour: str
     hatch: str
     marker: str
-    hollow: bool = False
+    fill: float = FULL
 
     def bar(self) -> dict[str, Any]:
         """How matplotlib is to draw a bar."""
-        face, edge = ("white", self.colour) if self.hollow else (self.colour, "black")
+        edge = "black" if self.fill == FULL else self.colour
+        face = lighter(self.colour, 1 - self.fill)
         return {"facecolor": face, "edgecolor": edge, "hatch": self.hatch, "linewidth": 0.5}
+
+    def line(self) -> dict[str, Any]:
+        """How matplotlib is to draw a line."""
+        is_full = self.fill == FULL
+        width, face = (1.6, self.colour) if is_full else (0.9, "white")
+        return {
+            "color": self.colour, "linestyle": "-" if is_full else "--", "linewidth": width, "marker": self.marker,
+            "markerfacecolor": face,
+        }  # fmt: skip
 
     def variant(self, number: int) -> "Look":
         """The look of the method's variant of that number: lighter from one to the next."""
-        white = (0.0, 0.35, 0.6, 0.75)[min(number, 3)]
-        red, green, blue = (part + (1 - part) * white for part in to_rgb(self.colour))
-        return replace(self, colour=to_hex((red, green, blue)))
+        return replace(self, colour=lighter(self.colour, (0.0, 0.35, 0.6, 0.75)[min(number, 3)]))
 
 
-# By KV method. The first colours are Okabe and Ito's, which people of all kinds of colour vision tell apart; that they
-# are too few is why the others, of Paul Tol's, are left to methods that are seldom drawn.
+def lighter(colour: str, white: float) -> str:
+    """A colour with a share of white in it."""
+    red, green, blue = (part + (1 - part) * white for part in to_rgb(colour))
+    return to_hex((red, green, blue))
+
+
+# By KV method, then FAFO's opponents. The first colours are Okabe and Ito's, which people of all kinds of colour vision
+# tell apart; they are too few, which is why hatches and markers differ too, and why the others, mostly Paul Tol's,
+# are left to methods that are seldom drawn or are opponents.
 KNOWN = {
     "baseline": Look("#7f7f7f", "", "x"),
     "full": Look("#009e73", "....", "^"),
@@ -82,22 +102,28 @@ KNOWN = {
     "tova": Look("#000000", "", "*"),
     "fastkv": Look("#f0e442", "++++", "X"),
     "fastgen": Look("#882255", "oo", "h"),
+    "lookahead": Look("#117733", "...", ">"),
+    "prompt_lookup": Look("#aa4499", "xxx", "P"),
+    "token_recycling": Look("#661100", "oo", "X"),
+    "selfspec_layers": Look("#332288", "||||", "<"),
 }
 OTHERS = (
-    Look("#332288", "||||", "<"),
-    Look("#117733", "//", ">"),
     Look("#999933", "\\\\", "p"),
     Look("#44aa99", "xx", "d"),
-    Look("#aa4499", "--", "H"),
-    Look("#661100", "..", "8"),
+    Look("#6699cc", "//", "1"),
+    Look("#ee8866", "--", "2"),
+    Look("#77aadd", "..", "3"),
+    Look("#bbcc33", "||", "4"),
 )
-PREFIX = re.compile(r"^(fafo|lossy)-")
+DRAFTS = "---"  # beside a KV method's own hatch, where the model drafts on what it selects
+PREFIX = re.compile(r"^(fafo|lossy|selfspec_kv)-")
 
 
 def looks(series: Iterable[tuple[str, str]]) -> dict[str, Look]:
     """The look of each series, given as pairs of method and series.
 
-    A KV method has its own, or else the next free one in alphabetical order, and the lossy way the same in outline.
+    A KV method has its own, or else the next free one in alphabetical order; the lossy way has the same in outline, and
+    self-speculation with it the same in pale.
     """
     variants: dict[str, list[str]] = {}
     for method, name in sorted(set(series)):
@@ -107,7 +133,9 @@ def looks(series: Iterable[tuple[str, str]]) -> dict[str, Look]:
     def look(method: str) -> Look:
         name = PREFIX.sub("", method)
         found = KNOWN.get(name) or OTHERS[unknown.index(name) % len(OTHERS)]
-        return replace(found, hollow=method.startswith("lossy-"))
+        if method.startswith("selfspec_kv-"):
+            found = replace(found, hatch=found.hatch + DRAFTS)
+        return replace(found, fill=OUTLINE if method.startswith("lossy-") else PALE if opponent(method) else FULL)
 
     return {
         name: look(method).variant(number)
@@ -117,12 +145,17 @@ def looks(series: Iterable[tuple[str, str]]) -> dict[str, Look]:
 
 
 def ordered(names: Iterable[str]) -> list[str]:
-    """Names once each, by KV method and numbers in them by size; FAFO before the lossy way of the same."""
+    """Names once each, by KV method and numbers in them by size; FAFO before its lossy way, and opponents last."""
 
     def parts(name: str) -> list[str | int]:
         return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
-    return sorted(set(names), key=lambda name: (parts(PREFIX.sub("", name)), name))
+    return sorted(set(names), key=lambda name: (opponent(name), parts(PREFIX.sub("", name)), name))
+
+
+def opponent(name: str) -> int:
+    """Of a method or series, the place among FAFO's opponents, from 1; 0 if it is none of them."""
+    return next((i for i, method in enumerate(OPPONENTS, start=1) if name.startswith(method)), 0)
 
 
 def house_style() -> AbstractContextManager[None]:
@@ -182,4 +215,4 @@ def bar_handle(look: Look, name: str) -> Patch:
 
 def line_handle(look: Look, name: str) -> Line2D:
     """What a legend shows of a line."""
-    return Line2D([], [], color=look.colour, marker=look.marker, label=name)
+    return Line2D([], [], **look.line(), label=name)

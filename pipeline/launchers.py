@@ -3,12 +3,15 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.common.schemas import METHODS
+
 
 @dataclass(frozen=True)
 class Method:
-    """FAFO or lossy decoding with a KV method, which launchers and run folders spell without a dash.
+    """A way to decode, other than the plain one, with a KV method if it needs one.
 
-    method: "fafo" or "lossy".
+    method: such as "fafo": a folder of pipeline/.
+    kv_method: without the dash that launchers and run folders don't have either; empty if it needs none.
     config: of the pipeline.
     """
 
@@ -22,35 +25,40 @@ class Method:
         return self.method == "lossy"
 
     @property
+    def is_opponent(self) -> bool:
+        """Whether it is neither FAFO nor the lossy way of its KV method, but what FAFO is compared with."""
+        return self.method not in ("fafo", "lossy")
+
+    @property
     def name(self) -> str:
-        """How people ask for it: such as "quest" or "lossy-quest"."""
-        return f"lossy-{self.kv_method}" if self.is_lossy else self.kv_method
+        """How people ask for it: FAFO by its KV method, such as "quest", others by their run folders' name."""
+        return self.kv_method if self.method == "fafo" else self.run_name
 
     @property
     def run_name(self) -> str:
-        """How launch.sh names its run folders."""
-        return f"{self.method}-{self.kv_method}"
+        """How launch.sh names its run folders: such as "fafo-quest", "lossy-quest" or "prompt_lookup"."""
+        return "-".join(filter(None, [self.method, self.kv_method]))
 
     def launcher(self, model: str) -> str:
         """The launcher's path in scripts/<dataset>/, without the ending."""
-        return f"{self.method}/{model}_{self.kv_method}"
+        return f"{self.method}/" + "_".join(filter(None, [model, self.kv_method]))
 
 
 def spelt(name: str) -> str:
     """A method's name as `Method.name` has it, without the dashes that the KV method has elsewhere."""
-    lossy = "lossy-" if name.startswith("lossy-") else ""
-    return lossy + name.removeprefix(lossy).replace("-", "")
+    method, dash, kv_method = name.partition("-")
+    return method + dash + kv_method.replace("-", "") if method in METHODS else name.replace("-", "")
 
 
 def methods_of(root: Path, dataset: str, model: str) -> dict[str, Method]:
     """Those that there are of a model on a dataset, by name: FAFO's first."""
-    configs = root / "config" / "pipeline_config"
-    methods = [
-        Method(name, config.parent.name.replace("-", ""), config)
-        for name in ("fafo", "lossy")
-        for config in sorted((configs / name / dataset / model).glob("*/default.json"))
-    ]
-    return {method.name: method for method in methods}
+    found = []
+    for name in METHODS:
+        folder = root / "config" / "pipeline_config" / name / dataset / model
+        for config in sorted(folder.rglob("default.json")) if name != "baseline" else []:
+            kv_method = "".join(config.parent.relative_to(folder).parts)  # no part: it needs none
+            found.append(Method(name, kv_method.replace("-", ""), config))
+    return {method.name: method for method in found}
 
 
 def baseline_config(root: Path, dataset: str, model: str) -> Path:

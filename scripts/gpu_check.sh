@@ -8,7 +8,8 @@ python=python
 [ -n "${VIRTUAL_ENV:-}" ] || [ ! -x .venv/bin/python ] || python=.venv/bin/python
 
 "$python" -c 'import torch; assert torch.cuda.is_available(), "no CUDA device"; print(torch.cuda.get_device_name())'
-"$python" -m pytest -q --device cuda tests/test_{exactness,steps,lossy_decoding,prompt_selectors,evicting_selectors,fastgen,fastkv}.py
+"$python" -m pytest -q --device cuda tests/test_{exactness,steps,lossy_decoding,prompt_selectors,evicting_selectors,fastgen,fastkv}.py \
+    tests/test_{drafters,prompt_lookup,token_recycling}.py
 "$python" scripts/check_exactness.py --device cuda
 for dtype in bfloat16 float16; do
     "$python" scripts/check_exactness.py --device cuda --dtype "$dtype" || echo "(differences in $dtype: see above)"
@@ -22,3 +23,4 @@ done
 "$python" scripts/speedup/bench_methods.py --device cuda --results "$(mktemp)" --new-tokens 256
 bash scripts/speedup/run_speedup.sh "$CUDA_VISIBLE_DEVICES" "$(mktemp -d)" SmolLM2-135M-Instruct streamllm,quest --paired \
     --datasets humaneval,passkey --limit 8 --set passkey:eval_params.max_prompts=null
+bash scripts/speedup/run_comparison.sh "$CUDA_VISIBLE_DEVICES" "$(mktemp -d)" SmolLM2-135M-Instruct --datasets humaneval --limit 8

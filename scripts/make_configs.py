@@ -1,24 +1,22 @@
-"""Write the pipeline config and the launcher of every combination of dataset, model and KV method.
+"""Write the pipeline config and the launcher of every combination of dataset, model, method and KV method.
 
     python scripts/make_configs.py            write them
     python scripts/make_configs.py --check    write nothing; name what differs from the tables below, exit code 1
 
 The tables are all there is to change. Another model is a line in MODELS, another dataset one in DATASETS (with a folder
-in eval/ and a config in config/eval_config/), another KV method one in KV_METHODS. Files that the tables no longer give
-are named and left for you to delete.
+in eval/ and a config in config/eval_config/), another KV method one in KV_METHODS, another way to decode one in METHODS
+(with a folder in pipeline/). Files that the tables no longer give are named and left for you to delete.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-METHODS = ("baseline", "fafo", "lossy")
-OWNED = ("config/pipeline_config/**/*", *(f"scripts/*/{method}/*" for method in METHODS))  # nothing else lies there
 Keys = Mapping[str, Any]
 
 
@@ -27,14 +25,14 @@ class Model:
     """What configs say of a model.
 
     most_new_tokens: for one that is too slow for what datasets allow.
-    fafo: keys beside DECODING's. kv_methods: keys in place of KV_METHODS', by KV method.
+    methods, kv_methods: keys in place of METHODS' and KV_METHODS', or beside them, by method and by KV method.
     """
 
     model_name: str
     dtype: str = "float16"
     most_new_tokens: int | None = None
     chat_template_kwargs: Keys = field(default_factory=dict)
-    fafo: Keys = field(default_factory=dict)
+    methods: Mapping[str, Keys] = field(default_factory=dict)
     kv_methods: Mapping[str, Keys] = field(default_factory=dict)
 
 
@@ -58,6 +56,18 @@ class KvMethod:
     lossy: Keys = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Method:
+    """A way to decode: its name in comments, in which {} is the KV method's, and its own keys.
+
+    kv_methods: those that it is run with; none if it needs none.
+    """
+
+    title: str
+    keys: Keys = field(default_factory=dict)
+    kv_methods: Collection[str] = ()
+
+
 MODELS = {
     "Llama-3.1-8B-Instruct": Model("meta-llama/Llama-3.1-8B-Instruct"),
     # Its chat template puts in today's date, so that prompts would differ from day to day. This is Llama-3.1's date.
@@ -72,7 +82,13 @@ MODELS = {
         "models/SmolLM2-135M-Instruct",
         dtype="float32",
         most_new_tokens=256,
-        fafo={"pool": "ranked", "planner": "auto"},
+        methods={
+            "fafo": {"pool": "ranked", "planner": "auto"},
+            "prompt_lookup": {"prompt_lookup_num_tokens": 3},
+            "token_recycling": {"n_tree_rows": 15},
+            "selfspec_kv": {"gamma": 3},
+            "selfspec_layers": {"gamma": 3},
+        },
         kv_methods={
             "stream-llm": {"num_local": 60},
             "quest": {"top_k": 4, "update_interval": 4},
@@ -91,6 +107,8 @@ DATASETS = {
     "mtbench": Dataset("MT-Bench", 1024),  # a turn
     "longbench": Dataset("LongBench", 512),  # the longest of its subsets' own limits, which hold too
     "passkey": Dataset("passkey retrieval", 160),  # what its keys of 64 digits may take
+    "longtext": Dataset("long texts", 128),
+    "specbench": Dataset("Spec-Bench", 1024),  # a turn
 }
 EACH_STEP = {"update_interval": 1}
 KV_METHODS = {
@@ -111,7 +129,24 @@ KV_METHODS = {
         lossy=EACH_STEP,
     ),
 }
-DECODING = {"level": 5, "window": 15, "num_guesses": 15}
+LOOKAHEAD = {"level": 5, "window": 15, "num_guesses": 15, "pool_from_prompt": True, "pool_from_output": True}
+METHODS = {
+    "baseline": Method("Standard auto-regressive decoding"),
+    "fafo": Method("FAFO-{}", LOOKAHEAD, KV_METHODS),
+    "lossy": Method("Lossy {}", kv_methods=KV_METHODS),
+    # Its paper's window and guesses for models of 7B; it has fewer for larger ones, and names none smaller.
+    "lookahead": Method("Lookahead decoding", LOOKAHEAD),
+    "prompt_lookup": Method("Prompt lookup", {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 2}),
+    "token_recycling": Method("Token recycling", {"n_successors": 8, "n_tree_rows": 80}),
+    "selfspec_kv": Method(
+        "Self-speculation by the KV view of {}", {"gamma": 4}, kv_methods=("stream-llm", "snapkv", "quest")
+    ),
+    "selfspec_layers": Method(
+        "Self-speculation by layer skipping",
+        {"gamma": 4, "skip_ratio": None, "n_trials": 60, "n_search_tokens": 32},
+    ),
+}
+OWNED = ("config/pipeline_config/**/*", *(f"scripts/*/{method}/*" for method in METHODS))  # nothing else lies there
 EXCEPTIONS: Mapping[tuple[str, str], Keys] = {
     # A summary that is cut off at half of its subset's limit has another score.
     ("longbench", "SmolLM2-135M-Instruct"): {"n_new_tokens": 512},
@@ -119,12 +154,12 @@ EXCEPTIONS: Mapping[tuple[str, str], Keys] = {
 
 
 def combinations() -> Iterator[tuple[str, str, str, str | None]]:
-    """Dataset, model, method and KV method, which the baseline has none of."""
+    """Dataset, model, method and KV method, of which some methods have none."""
     for dataset in DATASETS:
         for model in MODELS:
-            for method in METHODS:
-                for kv_method in (None,) if method == "baseline" else KV_METHODS:
-                    yield dataset, model, method, kv_method
+            for name, method in METHODS.items():
+                for kv_method in method.kv_methods or (None,):
+                    yield dataset, model, name, kv_method
 
 
 def pipeline_params(dataset: str, model: str, method: str, kv_method: str | None) -> dict[str, Any]:
@@ -141,25 +176,23 @@ def pipeline_params(dataset: str, model: str, method: str, kv_method: str | None
     if params.chat_template_kwargs:
         shared["chat_template_kwargs"] = dict(params.chat_template_kwargs)
     shared |= EXCEPTIONS.get((dataset, model), {})
-    if kv_method is None:
-        return {"method": method, **shared}
-    decoding = {**DECODING, **params.fafo, "pool_from_prompt": True, "pool_from_output": True}
+    of_view: dict[str, Any] = {}
+    if kv_method is not None:
+        of_view = {**KV_METHODS[kv_method].keys, **params.kv_methods.get(kv_method, {})}
+        of_view |= KV_METHODS[kv_method].lossy if method == "lossy" else {}
     return {
         "method": method,
-        "kv_method": kv_method,
+        **({} if kv_method is None else {"kv_method": kv_method}),
         **shared,
-        **(decoding if method == "fafo" else {}),
-        **KV_METHODS[kv_method].keys,
-        **params.kv_methods.get(kv_method, {}),
-        **(KV_METHODS[kv_method].lossy if method == "lossy" else {}),
+        **METHODS[method].keys,
+        **params.methods.get(method, {}),
+        **of_view,
     }
 
 
 def launcher(dataset: str, model: str, method: str, kv_method: str | None) -> str:
     """The script that runs one combination."""
-    title = "Standard auto-regressive decoding"
-    if kv_method is not None:
-        title = ("FAFO-" if method == "fafo" else "Lossy ") + KV_METHODS[kv_method].title
+    title = METHODS[method].title.format("" if kv_method is None else KV_METHODS[kv_method].title)
     return (
         "#!/usr/bin/env bash\n"
         f"# {title} on {DATASETS[dataset].title}. Arguments: <gpu_id> <output_dir> [more for main.py]\n"

@@ -45,6 +45,7 @@ def cut(line: dict[str, Any], n: int) -> None:
     """Make an output end after `n` tokens."""
     line.update(output_token_ids=line["output_token_ids"][:n], n_new_tokens=n, n_steps=n, accepted_lengths=[1] * n)
     line["token_sources"] = line["token_sources"][:n]
+    line |= {"verified_rows": [1] * n, "window_rows": [0] * n, "draft_passes": [0] * n}
 
 
 def outputs(folder: Path) -> list[list[int]]:

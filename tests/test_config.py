@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.common.config import Experiment, load_experiment, parse_override
+from pipeline.common.schemas import PlannedParams
 from pipeline.errors import UserError
 from pipeline.fafo.selectors import SELECTORS, Full, Quest, StreamLLM
 from pipeline.fafo.settings import DecodeSettings
@@ -38,8 +39,12 @@ def test_shipped_configs_load(path: Path) -> None:
     experiment = load_experiment(path, eval_path)
     assert (experiment.pipeline.method, experiment.eval.dataset) == (method, dataset)
     defaults: dict[str, object] = {"exact": False, "compile": False, "chat_template_kwargs": {}}
-    if experiment.pipeline.method == "fafo":
-        defaults |= {"pool": "lru", "planner": "fixed"}
+    if isinstance(experiment.pipeline, PlannedParams):
+        defaults |= {"planner": "fixed"}
+    if method == "fafo":
+        defaults |= {"pool": "lru"}
+    if method == "selfspec_layers":
+        defaults |= {"skipped_layers": None, "skipped_layers_file": None}  # which stands for what is found
     if path.parent.name == "fastgen":
         defaults |= {"special_ids": [], "punctuation_ids": []}  # which stands for the tokenizer's
     assert experiment.pipeline_params() == defaults | json.loads(path.read_text())["pipeline_params"]

@@ -6,7 +6,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from matplotlib.colors import to_hex, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.text import Text
 
 from figures import make_figures, pipeline_figure
 from figures.accepted import accepted_lengths
@@ -31,11 +29,12 @@ from figures.make_figures import OF_RUNS, OF_STEPS, STEP_FILE, main
 from figures.passkey import passkey_map
 from figures.speedup import speedup_bars
 from figures.step_parts import StepReport, step_parts
-from figures.style import COLUMN, KNOWN, OTHERS, PAGE, SMALL, house_style, looks, ordered, save
+from figures.style import COLUMN, KNOWN, OTHERS, OUTLINE, PAGE, house_style, looks, ordered, save
 from pipeline.common.records import Turn
 from pipeline.comparison import compare_runs
 from scripts.speedup.bench_step import PARTS
 from tests.figure_runs import QUEST, STREAM, lossy_result, result, write_passkey_runs, write_run, write_runs
+from tests.reading import assert_readable
 from tests.runs import ROOT, run_command
 
 NAMES = [*OF_RUNS, OF_STEPS]
@@ -373,10 +372,10 @@ def test_looks() -> None:
     unknown = [f"fafo-{i}" for i in range(len(OTHERS))]
     shown = looks((m, m) for m in [*KNOWN, *unknown])
     assert len({look.colour for look in shown.values()}) == len(shown)
-    assert len({look.marker for look in shown.values()}) == len(shown)
+    assert len({(look.marker, look.fill) for look in shown.values()}) == len(shown)
     lossy = looks([("lossy-quest", "lossy"), ("lossy-mine", "mine"), ("fafo-mine", "other")])
-    assert lossy["lossy"] == replace(KNOWN["quest"], hollow=True)
-    assert lossy["mine"] == replace(lossy["other"], hollow=True)
+    assert lossy["lossy"] == replace(KNOWN["quest"], fill=OUTLINE)
+    assert lossy["mine"] == replace(lossy["other"], fill=OUTLINE)
     variants = looks(("fafo-quest", f"fafo-quest (top_k {k})") for k in (4, 16, 128))
     grey = [np.dot(to_rgba(look.colour)[:3], [0.3, 0.6, 0.1]) for look in variants.values()]
     assert list(variants) == ["fafo-quest (top_k 4)", "fafo-quest (top_k 16)", "fafo-quest (top_k 128)"]
@@ -384,21 +383,9 @@ def test_looks() -> None:
 
 
 @pytest.mark.parametrize("name", [*NAMES, "pipeline"])
-def test_readable(placed: list[Entry], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No text is small, cut off, or on another."""
+def test_readable(placed: list[Entry], name: str) -> None:
     figure = pipeline_figure.draw(example_step()) if name == "pipeline" else draw(name, placed)
-    figure.draw_without_rendering()  # puts everything in its place
-    shown: list[Text] = []
-    monkeypatch.setattr(Text, "draw", lambda text, _: shown.append(text))
-    figure.draw_without_rendering()
-    boxes = {text: text.get_window_extent() for text in shown if text.get_text() and text.get_visible()}
-    page = figure.bbox.padded(1)
-    assert min(float(text.get_fontsize()) for text in boxes) >= SMALL
-    for text, box in boxes.items():
-        assert page.x0 <= box.x0 <= box.x1 <= page.x1, text
-        assert page.y0 <= box.y0 <= box.y1 <= page.y1, text
-    for (one, box), (other, other_box) in combinations(boxes.items(), 2):
-        assert not box.padded(-1).overlaps(other_box.padded(-1)), (one, other)
+    assert_readable(figure)
     assert figure.get_figwidth() in (COLUMN, PAGE)
 
 

@@ -97,7 +97,7 @@ def launch(tmp_path: Path) -> Launch:
 
 
 def test_launchers(launch: Launch) -> None:
-    of_each = [c for n, c in enumerate(COMBINATIONS) if n % 3 == 0]  # all datasets, models and methods are among them
+    of_each = [c for n, c in enumerate(COMBINATIONS) if n % 7 == 0]  # all datasets, models and methods are among them
     assert all({c[i] for c in of_each} == {c[i] for c in COMBINATIONS} for i in range(4))
     for dataset, model, method, kv_method in of_each:
         suffix = kv_method.replace("-", "") if kv_method else ""

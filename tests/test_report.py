@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,9 +14,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from pipeline.fafo.marks import MODEL
+from pipeline.report.outputs import SOURCES
 from pipeline.report.tokens import load_tokenizer, token_texts
 from scripts.report import main
 from tests.report_runs import ATTACK, MIXED, Maker, write_all
+from tests.runs import ROOT
 
 pytest_plugins = ["tests.run_fixtures"]
 
@@ -110,6 +114,15 @@ def test_outputs(tmp_path: Path, model: Path) -> None:
     assert fast["outputs"][2]["steps"] == [4, 4, 3]
     (chat,) = page.run(1, 1)["outputs"]
     assert page.texts(chat) == ["one\n", "two é\n"]
+
+
+def test_each_source_has_a_look() -> None:
+    """Tokens and shares of each are drawn in a colour of their own."""
+    style = (ROOT / "pipeline" / "report" / "templates" / "page.css").read_text()
+    hues = {letter: re.search(rf"rect\.{letter} {{\n  fill: (.*);", style) for letter in SOURCES}
+    assert len({hue[1] for hue in hues.values() if hue}) == len(SOURCES)
+    for letter in SOURCES.keys() - {MODEL}:
+        assert f".token.{letter} {{\n  --hue: {hues[letter][1]};" in style  # type: ignore[index]
 
 
 def test_tables(tmp_path: Path, model: Path) -> None:

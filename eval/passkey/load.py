@@ -3,10 +3,11 @@
 from itertools import accumulate, cycle, islice, product, takewhile
 from pathlib import Path
 from random import Random
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
+from eval.axis import Axis
 from eval.passkey.cell import Cell
 from eval.sample import EvalParams, Sample
 from pipeline.errors import UserError
@@ -26,18 +27,8 @@ _FILLER = {
 _QUESTION = "What is the pass key?"
 _ANSWER_START = "The pass key is"
 
-T = TypeVar("T")
-
-
-def _distinct(values: list[T]) -> list[T]:
-    if len(set(values)) < len(values):
-        raise ValueError("should have each value once")
-    return values
-
-
 _Length = Annotated[int, Field(ge=sum(_FILLER.values()), le=10_000_000)]
 _Depth = Annotated[float, Field(ge=0, le=1)]
-_Axis = Annotated[list[T], Field(min_length=1), AfterValidator(_distinct)]
 
 
 class PasskeyParams(EvalParams):
@@ -50,9 +41,9 @@ class PasskeyParams(EvalParams):
     """
 
     long_prompts: Literal["refuse"] = "refuse"
-    lengths: _Axis[_Length] = Field([500, 1000, 2000, 4000])
-    depths: _Axis[_Depth] = Field([0.0, 0.25, 0.5, 0.75, 1.0])
-    key_digits: _Axis[Annotated[int, Field(ge=1, le=10_000)]] = Field([7, 64])
+    lengths: Axis[_Length] = Field([500, 1000, 2000, 4000])
+    depths: Axis[_Depth] = Field([0.0, 0.25, 0.5, 0.75, 1.0])
+    key_digits: Axis[Annotated[int, Field(ge=1, le=10_000)]] = Field([7, 64])
     n_per_cell: Annotated[int, Field(ge=1, le=10_000)] = 1
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
 

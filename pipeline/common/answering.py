@@ -71,6 +71,8 @@ def _turn(text: str, generation: Generation) -> Turn:
         n_prompt_tokens=generation.n_prompt_tokens,
         n_reused_tokens=generation.n_reused_tokens,
         n_new_tokens=len(generation.token_ids),
+        prefill_seconds=generation.prefill_seconds,
+        decode_seconds=generation.decode_seconds,
         stop_reason=generation.stop_reason,
     )
 

@@ -119,12 +119,15 @@ def load_experiment(pipeline_path: Path, eval_path: Path, overrides: Sequence[Ov
     pipeline_file, eval_file = read_json(pipeline_path), read_json(eval_path)
     of_pipeline = [o for o in overrides if o.path[0] == "pipeline_params"]
     of_eval = [o for o in overrides if o.path[0] != "pipeline_params"]
-    pipeline, selector, drafter = _Checker(pipeline_file, of_pipeline).pipeline()
+    checker = _Checker(pipeline_file, of_pipeline)
+    pipeline, selector, drafter = checker.pipeline()
     eval_config = _Checker(eval_file, of_eval).eval()
-    return Experiment(
+    experiment = Experiment(
         *(pipeline, selector, drafter, eval_config.eval_params, eval_config.management.sub_dir),
         *(pipeline_file, eval_file),
     )
+    checker.check_together(experiment)
+    return experiment
 
 
 class _Checker:
@@ -195,6 +198,13 @@ class _Checker:
         if errors:
             raise self._explain(errors, self.known_keys(), ("pipeline_params",))
         return pipeline, selector, drafter
+
+    def check_together(self, experiment: Experiment) -> None:
+        """Refuse what is right key by key and still can't be decoded with."""
+        try:
+            experiment.decode_settings(())
+        except ValidationError as error:
+            raise self._explain([error], (), ("pipeline_params",)) from None
 
     def known_keys(self) -> list[str]:
         """The keys that may stand in `pipeline_params`: those of the method, of its drafter and of its selector."""

@@ -26,6 +26,8 @@ class Turn(_Record):
     n_prompt_tokens: int = Field(ge=1)
     n_reused_tokens: int = Field(ge=0)
     n_new_tokens: int = Field(ge=1)
+    prefill_seconds: float | None = Field(ge=0, default=None)  # records of older runs lack it, as they do the next
+    decode_seconds: float | None = Field(ge=0, default=None)
     stop_reason: StopReason
 
 

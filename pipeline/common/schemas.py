@@ -11,14 +11,14 @@ from pipeline.files import TEMPORARY_SUFFIX
 from pipeline.prompt_lookup.lookup import PromptLookup
 from pipeline.schema import Schema
 from pipeline.selfspec_kv.draft import CompressedDraft
-from pipeline.selfspec_layers.draft import LayerSkip
+from pipeline.selfspec_layers.draft import FILE_NAME, LayerSkip
 from pipeline.token_recycling.recycling import TokenRecycling
 
 LOG_NAME = "exp.log"
 LOCK_NAME = "run.lock"
 AUDIT_NAME = "audit.json"
 RECORD_LOCK_NAME = "record.lock"
-RESERVED_NAMES = (LOG_NAME, LOCK_NAME, RECORD_LOCK_NAME, AUDIT_NAME)  # in the output folder
+RESERVED_NAMES = (LOG_NAME, LOCK_NAME, RECORD_LOCK_NAME, AUDIT_NAME, FILE_NAME)  # in the output folder
 
 
 def _check_device(device: str) -> str:

@@ -1,6 +1,6 @@
 """A method beside its baseline, on one dataset or on several."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean, median
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.common.records import EvalResults, summarize
-from pipeline.comparison.runs import Conditions, Run, differences
+from pipeline.comparison.runs import Run, differences
 from pipeline.comparison.speedups import Interval, Sums, interval, median_ratio
 from pipeline.errors import UserError
 from pipeline.fafo.sources import common_prefix
@@ -141,8 +141,14 @@ class Comparison:
 
     @property
     def cache_seen(self) -> float | None:
-        """The share of the cache that was seen: by FAFO's window rows, by all tokens of a lossy run; else None."""
-        return self.summary.seen_cache_share if self.run.is_lossy else self.summary.window_cache_share
+        """The share of the cache that was seen: by window rows, drafting passes, or all tokens of a lossy run.
+
+        None for methods that have nothing of these.
+        """
+        summary = self.summary
+        if self.run.is_lossy:
+            return summary.seen_cache_share
+        return summary.draft_cache_share if summary.window_cache_share is None else summary.window_cache_share
 
     @property
     def kv_share(self) -> float | None:
@@ -211,19 +217,6 @@ def compare(run: Run, runs: Sequence[Run], method: str) -> Comparison:
     return Comparison(run.dataset, method, (Pair(run, baseline),))
 
 
-def method_names(runs: Sequence[Run]) -> list[str]:
-    """What each run is called: its method, with the settings that tell it from others of the same conditions."""
-    varying: dict[tuple[str, str], dict[str, None]] = {}
-    for run in runs:
-        rivals = [r.settings for r in runs if r.method == run.method and r.conditions == run.conditions]
-        varying.setdefault((run.model_name, run.method), {}).update(dict.fromkeys(differences(rivals)))
-    names = []
-    for run in runs:
-        told = ", ".join(f"{key} {run.settings.get(key)}" for key in varying[run.model_name, run.method])
-        names.append(f"{run.method} ({told})" if told else run.method)
-    return names
-
-
 def _no_baseline(run: Run, baselines: Sequence[Run]) -> str:
     """Why a run can't be compared, with what sets it apart from the nearest baseline of its dataset and model."""
     others = [b.conditions for b in baselines if (b.dataset, b.model) == (run.dataset, run.model)]
@@ -231,29 +224,3 @@ def _no_baseline(run: Run, baselines: Sequence[Run]) -> str:
         return f"no baseline run of {run.dataset}, {run.model}"
     nearest: list[str] = min((differences([b, run.conditions]) for b in others), key=len)
     return f"no baseline run with the same {', '.join(nearest)}"
-
-
-def grouped(
-    comparisons: Sequence[Comparison], conditions: Callable[[Run], Conditions], title: Callable[[Run], str]
-) -> list[tuple[str, list[Comparison]]]:
-    """Those of the same conditions together, under a title that has what sets them apart from others of that title."""
-    groups: list[list[Comparison]] = []
-    for comparison in comparisons:
-        group = next((g for g in groups if conditions(g[0].run) == conditions(comparison.run)), None)
-        if group is None:
-            groups.append([comparison])
-        else:
-            group.append(comparison)
-    named = []
-    for group in groups:
-        run = group[0].run
-        differing = differences([conditions(g[0].run) for g in groups if title(g[0].run) == title(run)])
-        values = [f"{name} {_said(conditions(run)[name])}" for name in differing]
-        named.append((", ".join([title(run), *values]), group))
-    return named
-
-
-def _said(value: Any) -> str:
-    if isinstance(value, list):  # of folders, which would be too long
-        return f"of {len(value)} runs" if value else "none"
-    return str(value)

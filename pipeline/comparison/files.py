@@ -9,6 +9,7 @@ from pandas import DataFrame
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.overview import Overview
 from pipeline.comparison.runs import Run
+from pipeline.comparison.sensitivity import Sensitivity, Spread, sensitivities
 from pipeline.comparison.speedups import CONFIDENCE, N_RESAMPLES, SEED
 from pipeline.comparison.tables import Table, tables
 from pipeline.files import write_whole
@@ -18,13 +19,26 @@ _HOW_TO_READ = """\
 Speedup is new tokens per second of the whole generation, prefill included, by the baseline's, with its 95% bootstrap
 interval over prompts. "median" is that of the single prompts' ratios; "paired": one process decoded each prompt with
 one method after the other. "decode only" leaves prefill out. tau is new tokens per decoding step. "identical" counts
-outputs that are the baseline's, token for token, and "other length" those that are not even as long.
-"cache seen" is what FAFO's window rows saw of the cache, and in a lossy run all tokens. A lossy run writes other texts,
-longer or shorter ones: its speedup compares tokens per second and not the time for an answer. "KV MiB/step" is what
-attention reads of keys and values from the cache in a step, the window's reads included, and "of full" its ratio to the
-baseline's. What choosing and copying take is not counted; where a method chooses anew at each step it is at least as
-much again. "first difference" is how many tokens an output begins with in common with the baseline's, the median over
-those that differ.
+outputs that are the baseline's, token for token, and "other length" those that are not even as long. "cache seen" is
+what rows or passes that guess saw of the cache: window rows of FAFO and lookahead, drafting passes of self-speculation;
+in a lossy run it is what all tokens saw.
+
+Guessing: "rows/step" are the tokens of a step's verifying pass: root, guesses and window. "draft passes/step" are
+passes of the model, whole or with layers left out, that guess before it. tau counts verifying passes only, so where
+there are such others a pass gives fewer tokens than tau. "extra MiB" is the most memory that a method takes beside the
+model and plain decoding's cache: the cache's room for rows, what guesses are looked up in, what selectors keep and
+copy, and the logits of the largest step; what layers need while they compute is not in it.
+
+A lossy run writes other texts, longer or shorter ones: its speedup compares tokens per second and not the time for an
+answer. "KV MiB/step" is what attention reads of keys and values from the cache in a step, reads of the window and of
+drafting passes included, and "of full" its ratio to the baseline's. What choosing and copying take is not counted;
+where a method chooses anew at each step it is at least as much again. "first difference" is how many tokens an output
+begins with in common with the baseline's, the median over those that differ.
+
+Sensitivity: the lowest and the highest of a lossless method's speedups, and how many times the lowest the highest is,
+over datasets and over prompt lengths. Lengths are those of the dataset made for it if there is one, since elsewhere
+longer prompts are other tasks too; without it they are bins from 2^n to 2^(n+1) tokens of all prompts. Where prompts
+are few, chance alone makes the ratio larger.
 """
 _LATEX = str.maketrans({character: f"\\{character}" for character in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -57,6 +71,11 @@ def as_json(overview: Overview) -> str:
             "n_resamples": N_RESAMPLES, "seed": SEED,
         },
         "comparisons": [_numbers(c) | _details(c, folder) for c in overview.comparisons],
+        "sensitivity": [
+            {"of": title} | _sensitivity(found)
+            for title, group in [*overview.datasets, *overview.overall]
+            for found in sensitivities(group)
+        ],
         "overall": [_numbers(c) | {"datasets": c.datasets} | _histogram(c) for c in overview.overalls],
         "refused": [{"folder": inside(r.what, folder), "reason": inside(r.reason, folder)} for r in overview.refused],
         "overall_refused": [{"what": r.what, "reason": inside(r.reason, folder)} for r in overview.overall_refused],
@@ -131,6 +150,10 @@ def _numbers(comparison: Comparison) -> dict[str, Any]:
         "lossy": comparison.run.is_lossy,
         "window_cache_share": summary.window_cache_share,
         "seen_cache_share": summary.seen_cache_share,
+        "draft_cache_share": summary.draft_cache_share,
+        "rows_per_step": summary.rows_per_step,
+        "draft_passes_per_step": summary.draft_passes_per_step,
+        "extra_bytes": summary.extra_bytes,
         "kv_bytes_per_step": summary.kv_bytes,
         "baseline_kv_bytes_per_step": baseline.kv_bytes,
         "n_prompts": comparison.n_prompts,
@@ -156,6 +179,22 @@ def _details(comparison: Comparison, folder: Path) -> dict[str, Any]:
         "conditions": pair.run.conditions,
         "run": _origin(pair.run, folder),
         "baseline": _origin(pair.baseline, folder),
+    }
+
+
+def _sensitivity(found: Sensitivity) -> dict[str, Any]:
+    def numbers(spread: Spread | None) -> dict[str, float] | None:
+        if spread is None:
+            return None
+        return {"lowest_speedup": spread.lowest, "highest_speedup": spread.highest, "ratio": spread.ratio}
+
+    return {
+        "method": found.method,
+        "speedup_by_dataset": found.by_dataset,
+        "speedup_by_shortest_prompt_tokens": {str(n): speedup for n, speedup in found.by_length.items()},
+        "over_datasets": numbers(found.over_datasets),
+        "over_lengths": numbers(found.over_lengths),
+        "settings_that_differ": found.varying,
     }
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.common.recorded import read_record
-from pipeline.comparison.comparison import OVERALL, Comparison, compare, grouped, method_names
+from pipeline.comparison.comparison import OVERALL, Comparison, compare
+from pipeline.comparison.groups import grouped, method_names
 from pipeline.comparison.runs import Conditions, Run, finished_run
 from pipeline.errors import UserError
 

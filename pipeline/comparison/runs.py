@@ -13,7 +13,8 @@ from pipeline.common.records import EvalResults, OutputConfig, PromptResult, Ses
 from pipeline.common.schemas import METHODS, PipelineParams
 from pipeline.errors import UserError
 
-BASELINE, LOSSY = "baseline", "lossy"
+BASELINE, FAFO, LOSSY = "baseline", "fafo", "lossy"
+OPPONENTS = [method for method in METHODS if method not in (BASELINE, FAFO, LOSSY)]  # lossless as FAFO is
 SETUP_PARAMS = ("dtype", "device", "batch_size", "exact", "chat_template_kwargs")
 SAME_VERSIONS = ("torch", "transformers")
 _REQUIRED = {"method", "model_name", "dtype", "device", "n_new_tokens", "batch_size"}
@@ -54,12 +55,12 @@ class Run:
 
     @property
     def method(self) -> str:
-        """Such as "baseline", "fafo-stream-llm" or "lossy-stream-llm"."""
+        """Such as "baseline", "fafo-stream-llm", "prompt_lookup" or "lossy-stream-llm"."""
         return "-".join(filter(None, [self.params["method"], self.kv_method]))
 
     @property
     def kv_method(self) -> str:
-        """What selects from the cache, such as "stream-llm"; nothing for the baseline."""
+        """What selects from the cache, such as "stream-llm"; nothing for methods that see all of it."""
         return str(self.params.get("kv_method") or "")
 
     @property
@@ -68,14 +69,25 @@ class Run:
         return self.method == BASELINE
 
     @property
+    def is_fafo(self) -> bool:
+        """Whether this is FAFO, and not plain decoding, another way to guess, or lossy."""
+        return bool(self.params["method"] == FAFO)
+
+    @property
+    def is_opponent(self) -> bool:
+        """Whether this is another lossless way to guess, which FAFO is compared with."""
+        return self.params["method"] in OPPONENTS
+
+    @property
     def is_lossy(self) -> bool:
         """Whether its tokens saw no more than the selection, so that outputs may differ from the baseline's."""
         return bool(self.params["method"] == LOSSY)
 
     @property
-    def place(self) -> tuple[str, str]:
-        """Orders runs as tables have them: the baseline, then for each KV method FAFO and the lossy way."""
-        return self.kv_method, self.method
+    def place(self) -> tuple[int, str, str]:
+        """Orders runs as tables have them: the baseline; for each KV method FAFO and the lossy way; the opponents."""
+        rank = 1 + OPPONENTS.index(self.params["method"]) if self.is_opponent else 0
+        return rank, self.kv_method, self.method
 
     @property
     def paired(self) -> bool:

@@ -8,6 +8,7 @@ from pandas import DataFrame
 from pipeline.comparison.comparison import Comparison
 from pipeline.comparison.overview import Overview
 from pipeline.comparison.runs import SAME_VERSIONS
+from pipeline.comparison.sensitivity import Sensitivity, sensitivities
 
 MAX_LENGTHS = 10  # accepted lengths with a column of their own
 MAX_GROUPS = 40  # groups with a row of their own: more are a grid for a figure, and speedup.json has them
@@ -29,7 +30,8 @@ class Table:
 def tables(overview: Overview) -> list[Table]:
     """One after the other, for each group of runs that may be compared.
 
-    Speed; what lossy runs read and lose, beside FAFO's; accepted lengths; scores of groups.
+    Speed; what guessing takes; what lossy runs read and lose, beside FAFO's; accepted lengths; how much speedups vary;
+    scores of groups.
     """
     return [table for group in [*overview.datasets, *overview.overall] for table in _tables(*group)]
 
@@ -38,10 +40,15 @@ def _tables(title: str, group: list[Comparison]) -> list[Table]:
     notes = [note for c in group for note in _notes(c)]
     paired = all(c.paired for c in group)
     found = [Table(title, DataFrame([_speed(c, paired) for c in group]), _conditions(group[0]), notes)]
+    if any(c.summary.rows_per_step is not None for c in group):  # records of older runs lack it
+        found.append(Table(f"{title}: guessing", DataFrame([_guessing(c) for c in group])))
     if any(c.run.is_lossy for c in group):
         found.append(Table(f"{title}: lossy and lossless", DataFrame([_loss(c) for c in group])))
     if guessing := [c for c in group if not (c.is_baseline or c.run.is_lossy)]:
         found.append(Table(f"{title}: steps by tokens accepted", _accepted_lengths(guessing)))
+    if varying := sensitivities(group):
+        frame = DataFrame([_sensitivity(s) for s in varying])
+        found.append(Table(f"{title}: sensitivity", frame, notes=[note for s in varying for note in _varying(s)]))
     groups = list(dict.fromkeys(name for c in group for name in c.summary.group_scores))
     if groups:
         score = f"{title}: {group[0].summary.metric} by group"
@@ -71,6 +78,35 @@ def _speed(comparison: Comparison, paired: bool) -> dict[str, str]:
     elif summary.metric is not None:
         row[summary.metric] = _score(summary.score)
     return row
+
+
+def _guessing(comparison: Comparison) -> dict[str, str]:
+    """What a method's steps are made of, and what that gains, in a line."""
+    summary, share = comparison.summary, comparison.cache_seen
+    return {
+        "method": comparison.method,
+        "speedup (95%)": f"{comparison.speedup:.2f}x{_interval(comparison)}",
+        "tau": f"{summary.tau:.2f}",
+        "rows/step": "" if summary.rows_per_step is None else f"{summary.rows_per_step:.1f}",
+        "draft passes/step": f"{summary.draft_passes_per_step:.2f}" if summary.draft_passes_per_step else "",
+        "cache seen": "" if share is None else f"{share:.0%}",
+        "identical": f"{comparison.identical_share:.0%}",
+        "extra MiB": "" if summary.extra_bytes is None else f"{summary.extra_bytes / _MIB:.1f}",
+    }
+
+
+def _sensitivity(found: Sensitivity) -> dict[str, str]:
+    """How far a method's speedups are apart, in a line."""
+    row = {"method": found.method}
+    for name, spread in (("datasets", found.over_datasets), ("lengths", found.over_lengths)):
+        row[f"over {name}"] = "" if spread is None else f"{spread.lowest:.2f}x-{spread.highest:.2f}x"
+        row[f"ratio of {name}"] = "" if spread is None else f"{spread.ratio:.2f}"
+    return row
+
+
+def _varying(found: Sensitivity) -> list[str]:
+    settings = ", ".join(found.varying)
+    return [f"{found.method}: its settings differ between datasets in {settings}"] if settings else []
 
 
 def _loss(comparison: Comparison) -> dict[str, str]:

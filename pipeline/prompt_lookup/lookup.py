@@ -19,7 +19,10 @@ class PromptLookup(Drafter):
     counts. Prompt and output are searched alike.
 
     Source: Saxena, "Prompt Lookup Decoding", 2023; parameters, defaults and the choice of the place are those of
-    transformers' `PromptLookupCandidateGenerator`.
+    transformers' `PromptLookupCandidateGenerator`. Deviations, none of which changes a token:
+
+    - A guess never goes beyond the most tokens that may be generated; there it does.
+    - It may go beyond an EOS, where there it ends; what follows is not accepted.
     """
 
     prompt_lookup_num_tokens: Annotated[int, Field(ge=1, le=1024)] = 10
@@ -38,7 +41,8 @@ class PromptLookup(Drafter):
 class _LookupPool(Pool):
     """Where each n-gram of the text ended first.
 
-    Memory: an entry for each distinct n-gram of 1 to `most` tokens.
+    So that a step looks at the new tokens only, however long the text is. Memory: an entry for each distinct n-gram of
+    1 to `most` tokens.
     """
 
     def __init__(self, most: int) -> None:
@@ -53,7 +57,10 @@ class _LookupPool(Pool):
         """The text is looked at when a guess is asked for. See `Pool.add_text`."""
 
     def propose(self, text: Sequence[int], n_rows: int, max_depth: int, min_chance: float = 0.0) -> GuessTree:
-        """Continue the longest match. See `Pool.propose`."""
+        """Continue the longest match. See `Pool.propose`.
+
+        A token behind n that are the same gets the chance n / (n + 1), a planner's first idea of it.
+        """
         for end in range(self._n_known + 1, len(text)):
             for n in range(1, min(self.most, end) + 1):
                 self._first_end.setdefault(tuple(text[end - n : end]), end)
@@ -63,6 +70,6 @@ class _LookupPool(Pool):
             start = self._first_end.get(tuple(text[-n:]))
             if start is not None:
                 for row, token in enumerate(text[start : start + min(n_rows, max_depth)]):
-                    tree.add(row, token)
+                    tree.add(row, token, (n + row) / (n + row + 1))
                 break
         return tree

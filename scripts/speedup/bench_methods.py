@@ -1,11 +1,12 @@
-"""Compare whole generations: transformers, its prompt lookup, plain decoding and FAFO, eager and compiled.
+"""Compare whole generations: transformers, its prompt lookup, plain decoding, FAFO and other ways to guess.
 
     python scripts/speedup/bench_methods.py --results bench.jsonl [--prompts NAME=FILE ..] [--per-dataset 20]
 
 All methods decode each prompt in turn within one process, in an order that rotates from prompt to prompt; datasets take
 turns too, so that a run that is stopped has covered all of them. Prefill is part of the time. Every output is compared
 with transformers' own. Results are appended to a file as they come; the same command goes on where it stopped, and
-prints the table. Run nothing else meanwhile.
+prints the table. Run nothing else meanwhile. "our-prompt-lookup-3" is "prompt-lookup-3", which is transformers', in our
+loop.
 
 A FILE is JSONL, see `benchmark_prompts`. HumanEval is built in.
 """
@@ -35,10 +36,13 @@ from pipeline.errors import UserError
 from pipeline.fafo.decode import generate
 from pipeline.fafo.selectors import StreamLLM
 from pipeline.fafo.settings import DecodeSettings
+from pipeline.prompt_lookup.lookup import PromptLookup
+from pipeline.selfspec_kv.draft import CompressedDraft
+from pipeline.token_recycling.recycling import TokenRecycling
 
 REFERENCE = "transformers"
 AUTO: dict[str, Any] = {"level": 5, "window": 15, "num_guesses": 15, "pool": "ranked", "planner": "auto"}
-LOOKUP = "better prompt lookup"  # of each prompt
+LOOKUP = "better prompt lookup"  # of transformers', for each prompt
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,11 @@ METHODS: dict[str, Method] = {
     "auto-compiled": partial(by_fafo, compile=True, **AUTO),
     "lru-5-15-15": partial(by_fafo, level=5, window=15, num_guesses=15),
     "lru-4-7-7": partial(by_fafo, level=4, window=7, num_guesses=7),
+    "our-prompt-lookup-3": partial(by_fafo, drafter=PromptLookup(prompt_lookup_num_tokens=3)),
+    "our-prompt-lookup-10": partial(by_fafo, drafter=PromptLookup(prompt_lookup_num_tokens=10)),
+    "token-recycling-15": partial(by_fafo, drafter=TokenRecycling(n_tree_rows=15)),
+    "token-recycling-80": partial(by_fafo, drafter=TokenRecycling(n_tree_rows=80)),
+    "selfspec-kv-4": partial(by_fafo, drafter=CompressedDraft(gamma=4)),
 }
 
 
@@ -166,16 +175,24 @@ def report(results: list[dict[str, Any]], names: list[str], model: PreTrainedMod
 
 
 def comparisons(names: list[str]) -> list[tuple[str, str]]:
-    """Each method with transformers, and FAFO with plain decoding and with the better of the prompt lookups."""
+    """Each method with transformers, its lookups in our loop, and FAFO with plain decoding and the better lookup."""
+    lookups = [name for name in names if is_lookup(name)]
     pairs = [(name, REFERENCE) for name in names if name != REFERENCE]
+    pairs += [(f"our-{name}", name) for name in lookups]
     pairs += [("auto", "plain"), ("auto-compiled", "plain-compiled"), ("auto", LOOKUP), ("auto-compiled", LOOKUP)]
-    return [pair for pair in pairs if {*pair} <= {*names, LOOKUP}]
+    ran = {*names, LOOKUP} if lookups else {*names}
+    return [pair for pair in pairs if {*pair} <= ran]
+
+
+def is_lookup(name: str) -> bool:
+    """Whether the method is transformers' prompt lookup."""
+    return name.startswith("prompt-lookup")
 
 
 def rate(result: dict[str, Any], name: str) -> float:
     """Tokens a second of a method for one prompt."""
     if name == LOOKUP:
-        return max(rate(result, known) for known in result["seconds"] if known.startswith("prompt-lookup"))
+        return max(rate(result, known) for known in result["seconds"] if is_lookup(known))
     return result["n_new_tokens"][name] / result["seconds"][name]
 
 

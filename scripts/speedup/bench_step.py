@@ -21,7 +21,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from pipeline.common.cli import positive
@@ -36,18 +36,8 @@ from pipeline.fafo.measure import step_seconds
 from pipeline.fafo.selectors import Full, Quest, StreamLLM
 from pipeline.fafo.selectors.base import KeyValues
 from pipeline.fafo.settings import DecodeSettings
+from pipeline.projection.shapes import SHAPES
 
-SHAPES = {
-    "llama-3.1-8b": LlamaConfig(
-        vocab_size=128256,
-        hidden_size=4096,
-        intermediate_size=14336,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        max_position_embeddings=131072,
-    )
-}
 PUBLISHED: dict[str, Any] = {"level": 5, "window": 15, "num_guesses": 15}
 METHODS: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -1,4 +1,4 @@
-"""Compare FAFO and lossy runs with their baselines: speedup, tau, KV bytes, scores, how many outputs are identical.
+"""Compare runs with their baselines: speedup, tau, what guessing takes, KV bytes, scores, identical outputs.
 
     python scripts/speedup/compute_speedup.py <output_dir> [--require-identical]
 
@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("output_dir", type=folder, help="a folder with the run folders of a baseline and others")
     parser.add_argument(
         "--require-identical", action="store_true",
-        help="exit with 1 if an output of FAFO's differs or any run is skipped; those of lossy runs may differ",
+        help="exit with 1 if an output differs, unless it is a lossy run's, or any run is skipped",
     )  # fmt: skip
     args = parser.parse_args(argv)
     overview = compare_runs(args.output_dir)

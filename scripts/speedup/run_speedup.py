@@ -2,22 +2,27 @@
 
     bash scripts/speedup/run_speedup.sh 0 experiment-results/ Llama-3.1-8B-Instruct streamllm,quest
     bash scripts/speedup/run_speedup.sh cpu experiment-results/ SmolLM2-135M-Instruct quest --datasets gsm8k --limit 8
-    bash scripts/speedup/run_speedup.sh 0 experiment-results/ Llama-3.1-8B-Instruct snapkv,lossy-snapkv
+    bash scripts/speedup/run_speedup.sh 0 experiment-results/ Llama-3.1-8B-Instruct snapkv,lossy-snapkv,prompt_lookup
 
-A KV method by its name is FAFO with it, and lossy-<name> is lossy decoding with it; all is every one of both. The runs
-are those of the launchers in scripts/<dataset>/, in folders <output_dir>/<dataset>/<method>/<model>; each FAFO run is
-audited against its baseline. One that fails does not stop the others. Stopped anywhere, the same command goes on from
-there. Exit code: 1 if anything failed, 2 for wrong arguments, 130 when interrupted.
+A KV method by its name is FAFO with it, lossy-<name> is lossy decoding with it, and what FAFO is compared with goes by
+the name of its folder in pipeline/, and of its KV method if it has one: such as lookahead or selfspec_kv-quest. all is
+every one of these; comparison is all that FAFO is compared with, and FAFO with streamllm and quest. The runs are those
+of the launchers in scripts/<dataset>/, in folders <output_dir>/<dataset>/<method>/<model>; each is audited against its
+baseline, unless it is lossy. A dataset that needs a file of rows is run if --datasets names it or a setting names the
+file: such as --set specbench:eval_params.dataset_path=question.jsonl. A run that fails does not stop the others.
+Stopped anywhere, the same command goes on from there. Exit code: 1 if anything failed, 2 for wrong arguments, 130 when
+interrupted.
 """
 
 import argparse
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from eval import DATASETS
 from pipeline.common.cli import positive
 from pipeline.common.config import Override, distribute, load_experiment, parse_override
 from pipeline.errors import UserError
@@ -27,7 +32,12 @@ from pipeline.processes import Runner
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = "scripts/speedup/bench_step.py"
 REPORTS = ("scripts/speedup/compute_speedup.py", "figures/make_figures.py", "scripts/report.py")
-ALL = "all"
+COMPARISON_REPORTS = ("scripts/speedup/export_specbench.py", "scripts/speedup/project.py")
+COMPARISON = "comparison"
+SETS: dict[str, Callable[[Method], bool]] = {
+    "all": lambda method: True,
+    COMPARISON: lambda method: method.is_opponent or method.name in ("streamllm", "quest"),
+}
 SHARES = (0.1, 0.25, 0.5, 1.0)  # KV budgets of the sweep: of the cached tokens, or what a method's budget is a share of
 
 
@@ -41,16 +51,22 @@ class Setting:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for. datasets: None is all. kv_methods: names of `launchers.Method`, or `ALL`."""
+    """What is asked for. datasets: None is all. methods: names of `launchers.Method`, or of `SETS`."""
 
     gpu_id: str
     output_dir: str
     model: str
-    kv_methods: Sequence[str]
+    methods: Sequence[str]
     datasets: Sequence[str] | None = None
     settings: Sequence[Setting] = ()
     paired: bool = False
     all_figures: bool = False
+
+    @property
+    def reports(self) -> tuple[str, ...]:
+        """The scripts that are given the output folder when the runs are done."""
+        compares = self.paired and COMPARISON in self.methods
+        return REPORTS + (COMPARISON_REPORTS if compares else ())
 
     def overrides(self, dataset: str) -> list[Override]:
         """The settings for a dataset."""
@@ -89,9 +105,11 @@ def read_request(argv: Sequence[str] | None) -> Request:
     parser.add_argument("output_dir", help="where the runs' folders go")
     parser.add_argument("model", help="by the name that its launchers have")
     parser.add_argument(
-        "kv_method", help="such as streamllm, quest or lossy-quest, or several with commas between them, or all"
+        "kv_method",
+        help="such as streamllm, quest, lossy-quest or prompt_lookup, or several with commas between them, or "
+        + " or ".join(SETS),
     )
-    parser.add_argument("--datasets", metavar="NAME,..", help="only these; default: all")
+    parser.add_argument("--datasets", metavar="NAME,..", help="only these; default: all but those that lack a file")
     parser.add_argument("--limit", type=positive, metavar="N", help="only the first N prompts of each dataset")
     parser.add_argument(
         "--set", action="append", default=[], metavar="[DATASET:]KEY=VALUE", dest="settings",
@@ -114,11 +132,9 @@ def read_request(argv: Sequence[str] | None) -> Request:
     settings = [read_setting(text) for text in args.settings]
     if args.limit is not None:
         settings.insert(0, read_setting(f"eval_params.max_prompts={args.limit}"))
-    kv_methods = [spelt(name) for name in _split(args.kv_method)]
+    methods = [spelt(name) for name in _split(args.kv_method)]
     datasets = None if args.datasets is None else _split(args.datasets)
-    return Request(
-        args.gpu_id, args.output_dir, args.model, kv_methods, datasets, settings, args.paired, args.all_figures
-    )
+    return Request(args.gpu_id, args.output_dir, args.model, methods, datasets, settings, args.paired, args.all_figures)
 
 
 def read_setting(text: str) -> Setting:
@@ -141,7 +157,7 @@ def plan(request: Request, root: Path) -> list[Step]:
     if not with_model:
         known = {model for name in datasets_of(root) for model in models_of(root, name)}
         raise UserError(f"model: found {request.model!r}; known: {', '.join(sorted(known))}")
-    datasets = with_model if request.datasets is None else request.datasets
+    datasets = [n for n in with_model if _has_rows(n, request, root)] if request.datasets is None else request.datasets
     named = [("--datasets", name) for name in datasets]
     named += [("--set", setting.dataset) for setting in request.settings if setting.dataset is not None]
     for option, name in named:
@@ -151,15 +167,15 @@ def plan(request: Request, root: Path) -> list[Step]:
     if request.all_figures:
         steps += [step for dataset in datasets for step in budget_steps(dataset, request, root)]
         steps.append(parts_step(datasets[0], request, root))
-    reports = [Step(script, (sys.executable, str(root / script), request.output_dir)) for script in REPORTS]
+    reports = [Step(script, (sys.executable, str(root / script), request.output_dir)) for script in request.reports]
     return [*steps, *reports]
 
 
 def steps_of(dataset: str, request: Request, root: Path) -> list[Step]:
-    """The runs on one dataset: the baseline first, which FAFO's are audited against; paired, it takes all along.
+    """The runs on one dataset: the baseline first, which others are audited against; paired, it takes all along.
 
     Raises:
-        UserError: there is no launcher for a KV method, or a setting can't be right.
+        UserError: there is no launcher for a method, or a setting can't be right.
     """
     model = request.model
 
@@ -175,7 +191,7 @@ def steps_of(dataset: str, request: Request, root: Path) -> list[Step]:
         request.overrides(dataset) if request.paired else own,
         more=interleave,
     )
-    # Paired, the runs are complete by now, and it is only FAFO's audits that are left.
+    # Paired, the runs are complete by now, and it is only audits that are left.
     left = [(m, fitting) for m, fitting in zip(methods, others, strict=True) if not (m.is_lossy and request.paired)]
     return [
         baseline,
@@ -200,8 +216,8 @@ def budget_steps(dataset: str, request: Request, root: Path) -> Iterator[Step]:
         yield baseline
     for method, fitting in zip(methods, others, strict=True):
         usual = load_experiment(method.config, eval_config(root, dataset), fitting)
-        if usual.selector.budget_key is None:
-            continue
+        if method.is_opponent or usual.selector.budget_key is None:
+            continue  # Budgets are of what FAFO's window and lossy decoding see.
         # The paper's pool and planner, so that the window runs in any case.
         of_fafo = {} if method.is_lossy else {"pool": "lru", "planner": "fixed"}
         for share in SHARES:
@@ -273,6 +289,18 @@ def _launch(
     return Step(name, ("bash", path, request.gpu_id, into or request.output_dir, *words, *more), needs)
 
 
+def _has_rows(dataset: str, request: Request, root: Path) -> bool:
+    """Whether a dataset needs no file of rows, or has one.
+
+    Raises:
+        UserError: a setting can't be right.
+    """
+    of_eval = [override for override in request.overrides(dataset) if override.path[0] != "pipeline_params"]
+    config = baseline_config(root, dataset, request.model)
+    params = load_experiment(config, eval_config(root, dataset), of_eval).eval
+    return params.dataset_path is not None or not DATASETS[params.dataset].needs_file
+
+
 def _fitting(dataset: str, request: Request, root: Path) -> list[list[Override]]:
     """The settings for the baseline and for each method, so far as it has such a key.
 
@@ -294,12 +322,13 @@ def _asked(request: Request, root: Path, dataset: str) -> list[Method]:
         UserError: there are no launchers of one.
     """
     known = methods_of(root, dataset, request.model)
+    sets = {name: [method for method in known.values() if belongs(method)] for name, belongs in SETS.items()}
+    choices = {name: [method] for name, method in known.items()} | sets
     found: dict[str, Method] = {}
-    for name in request.kv_methods:
-        if name != ALL and name not in known:
-            known_names = ", ".join([*known, ALL])
-            raise UserError(f"kv_method: found {name!r}; {request.model} on {dataset} has {known_names}")
-        found |= known if name == ALL else {name: known[name]}
+    for name in request.methods:
+        if name not in choices:
+            raise UserError(f"kv_method: found {name!r}; {request.model} on {dataset} has {', '.join(choices)}")
+        found |= {method.name: method for method in choices[name]}
     return list(found.values())
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the baseline, FAFO and lossy decoding over all datasets, and reports how they compare.
+# Runs the baseline, FAFO, lossy decoding and FAFO's opponents over all datasets, and reports how they compare.
 # Arguments: <gpu_id> <output_dir> <model> <kv_method> [more: --help lists it]
 set -euo pipefail
 root=$(CDPATH="" cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)

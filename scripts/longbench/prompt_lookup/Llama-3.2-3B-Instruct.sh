@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Prompt lookup on LongBench. Arguments: <gpu_id> <output_dir> [more for main.py]
+exec bash "$(dirname "${BASH_SOURCE[0]}")/../../launch.sh" longbench prompt_lookup Llama-3.2-3B-Instruct "" "$@"

@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Self-speculation by the KV view of Stream on LongBench. Arguments: <gpu_id> <output_dir> [more for main.py]
+exec bash "$(dirname "${BASH_SOURCE[0]}")/../../launch.sh" longbench selfspec_kv Llama-3.1-8B-Instruct "stream-llm" "$@"

@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# FAFO-FastGen on long texts. Arguments: <gpu_id> <output_dir> [more for main.py]
+exec bash "$(dirname "${BASH_SOURCE[0]}")/../../launch.sh" longtext fafo Llama-3.2-3B-Instruct "fastgen" "$@"

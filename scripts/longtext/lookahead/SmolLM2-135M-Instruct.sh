@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Lookahead decoding on long texts. Arguments: <gpu_id> <output_dir> [more for main.py]
+exec bash "$(dirname "${BASH_SOURCE[0]}")/../../launch.sh" longtext lookahead SmolLM2-135M-Instruct "" "$@"

@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Lossy PyramidKV on long texts. Arguments: <gpu_id> <output_dir> [more for main.py]
+exec bash "$(dirname "${BASH_SOURCE[0]}")/../../launch.sh" longtext lossy Llama-3.1-8B-Instruct "pyramidkv" "$@"

@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# FAFO-SnapKV on Spec-Bench. Arguments: <gpu_id> <output_dir> [more for main.py]
+exec bash "$(dirname "${BASH_SOURCE[0]}")/../../launch.sh" specbench fafo Qwen2.5-7B-Instruct "snapkv" "$@"

@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Lossy FastKV on Spec-Bench. Arguments: <gpu_id> <output_dir> [more for main.py]
+exec bash "$(dirname "${BASH_SOURCE[0]}")/../../launch.sh" specbench lossy SmolLM2-135M-Instruct "fastkv" "$@"

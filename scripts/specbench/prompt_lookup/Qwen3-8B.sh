@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Prompt lookup on Spec-Bench. Arguments: <gpu_id> <output_dir> [more for main.py]
+exec bash "$(dirname "${BASH_SOURCE[0]}")/../../launch.sh" specbench prompt_lookup Qwen3-8B "" "$@"

@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Token recycling on Spec-Bench. Arguments: <gpu_id> <output_dir> [more for main.py]
+exec bash "$(dirname "${BASH_SOURCE[0]}")/../../launch.sh" specbench token_recycling Llama-3.1-8B-Instruct "" "$@"
