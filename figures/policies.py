@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
+from matplotlib.colors import ListedColormap, to_hex
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
@@ -65,5 +65,5 @@ def draw_heads(axes: Axes, policies: NDArray[np.int64], looks: Sequence[Look]) -
     axes.spines[:].set_visible(False)
 
 
-def _shades(n: int) -> NDArray[np.float64]:
-    return colormaps["viridis"](np.linspace(1, 0, n))
+def _shades(n: int) -> list[str]:
+    return [to_hex(colour) for colour in colormaps["viridis"](np.linspace(1, 0, n))]

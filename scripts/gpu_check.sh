@@ -9,7 +9,7 @@ python=python
 
 "$python" -c 'import torch; assert torch.cuda.is_available(), "no CUDA device"; print(torch.cuda.get_device_name())'
 "$python" -m pytest -q --device cuda tests/test_{exactness,steps,lossy_decoding,prompt_selectors,evicting_selectors,fastgen,fastkv}.py \
-    tests/test_{drafters,prompt_lookup,token_recycling}.py
+    tests/test_{drafters,prompt_lookup,token_recycling,selfspec_layers}.py
 "$python" scripts/check_exactness.py --device cuda
 for dtype in bfloat16 float16; do
     "$python" scripts/check_exactness.py --device cuda --dtype "$dtype" || echo "(differences in $dtype: see above)"

@@ -15,6 +15,7 @@ from pipeline.common.answering import answer
 from pipeline.common.config import Experiment, as_json
 from pipeline.common.encoding import Encoder, Prompt
 from pipeline.common.hardware import describe_environment
+from pipeline.common.locks import holding_record
 from pipeline.common.logs import adopt_library_logs, log_to_files
 from pipeline.common.models import load_model
 from pipeline.common.prompts import fingerprint, load_samples
@@ -128,7 +129,8 @@ def _run(
         for method in methods:
             stack.enter_context(method.folder.open(method.environment, loaded.ignored_generation_config))
             if method.settings.drafter is not None:
-                method.settings.drafter.save(method.folder.path)
+                with holding_record(method.folder.path):
+                    method.settings.drafter.save(method.folder.path)
         stack.enter_context(log_to_files(*(folder.path / LOG_NAME for folder in folders)))
         n_all = len(shard.of(samples))
         n_done = n_all - len(prompts)

@@ -73,19 +73,20 @@ def by_fafo(loaded: LoadedModel, prompt: list[int], n_new: int, **settings: Any)
 
 METHODS: dict[str, Method] = {
     REFERENCE: by_transformers,
-    "prompt-lookup-3": partial(by_transformers, prompt_lookup_num_tokens=3),
-    "prompt-lookup-10": partial(by_transformers, prompt_lookup_num_tokens=10),
+    **{f"prompt-lookup-{n}": partial(by_transformers, prompt_lookup_num_tokens=n) for n in (3, 10)},
     "plain": by_fafo,
     "auto": partial(by_fafo, **AUTO),
     "plain-compiled": partial(by_fafo, compile=True),
     "auto-compiled": partial(by_fafo, compile=True, **AUTO),
     "lru-5-15-15": partial(by_fafo, level=5, window=15, num_guesses=15),
     "lru-4-7-7": partial(by_fafo, level=4, window=7, num_guesses=7),
-    "our-prompt-lookup-3": partial(by_fafo, drafter=PromptLookup(prompt_lookup_num_tokens=3)),
-    "our-prompt-lookup-10": partial(by_fafo, drafter=PromptLookup(prompt_lookup_num_tokens=10)),
-    "token-recycling-15": partial(by_fafo, drafter=TokenRecycling(n_tree_rows=15)),
-    "token-recycling-80": partial(by_fafo, drafter=TokenRecycling(n_tree_rows=80)),
-    "selfspec-kv-4": partial(by_fafo, drafter=CompressedDraft(gamma=4)),
+    "lru-5-15-15-auto": partial(by_fafo, level=5, window=15, num_guesses=15, planner="auto"),
+    "prompt-lookup-7": partial(by_transformers, prompt_lookup_num_tokens=7),
+    **{f"our-prompt-lookup-{n}": partial(by_fafo, drafter=PromptLookup(n)) for n in (3, 7, 10)},
+    "our-prompt-lookup-10-auto": partial(by_fafo, drafter=PromptLookup(10), planner="auto"),
+    **{f"token-recycling-{n}": partial(by_fafo, drafter=TokenRecycling(n_tree_rows=n)) for n in (7, 15, 80)},
+    "token-recycling-80-auto": partial(by_fafo, drafter=TokenRecycling(n_tree_rows=80), planner="auto"),
+    **{f"selfspec-kv-{n}": partial(by_fafo, drafter=CompressedDraft(gamma=n)) for n in (2, 3, 4)},
 }
 
 
