@@ -292,8 +292,14 @@ def test_what_was_found_is_saved_resumed_and_used_again(tmp_path: Path, caplog: 
     by_file.save(other)
     assert (other / FILE_NAME).read_bytes() == (tmp_path / FILE_NAME).read_bytes()
     plain: Any = {"attention": [1], "mlp": []}
-    resumed = LayerSkip(5, plain).prepare(model, refuse, other)
-    assert resumed == by_file, "what an earlier session of the run had counts"
+    changed = tmp_path / "changed.json"
+    changed.write_text(json.dumps(plain))
+    resumed = LayerSkip(5, skipped_layers_file=str(changed)).prepare(model, refuse, other)
+    assert resumed == by_file, "what an earlier session of the run read counts"
+    written = LayerSkip(5, plain).prepare(model, refuse, other)
+    assert written == LayerSkip(5, plain), "what the config itself says counts, whatever lies in the folder"
+    written.save(other)
+    assert json.loads((other / FILE_NAME).read_text())["attention"] == [1]
 
 
 @pytest.mark.parametrize(

@@ -35,8 +35,8 @@ class LayerSkip(Drafter):
     are skipped each on its own.
 
     skipped_layers: what to skip. skipped_layers_file: the same from an earlier search's file; relative names start at
-        the repository root. With neither, `prepare` searches (see `search`), or takes what an earlier session of the
-        run found.
+        the repository root. With neither, `prepare` searches (see `search`). What an earlier session of the run found,
+        or read from the file, stays.
     skip_ratio: share of the sublayers to skip, for the search; None is as many as is fastest.
     n_trials: sets that a search tries. n_search_tokens: new tokens behind each of the first prompts that it tries them
         on. seed: of the search.
@@ -50,7 +50,7 @@ class LayerSkip(Drafter):
     skipped_layers_file: str | None = None
     skip_ratio: Annotated[float, Field(ge=0, le=1)] | None = None
     n_trials: Annotated[int, Field(ge=1, le=100_000)] = 60
-    n_search_tokens: Annotated[int, Field(ge=1, le=100_000)] = 64
+    n_search_tokens: Annotated[int, Field(ge=1, le=100_000)] = 32
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
 
     @model_validator(mode="after")
@@ -79,9 +79,8 @@ class LayerSkip(Drafter):
     def save(self, folder: Path) -> None:
         """See `Drafter.save`. The file can be named in another run's config, or its content given there."""
         assert self.skipped_layers is not None, "save() goes after prepare()"
-        if not (folder / FILE_NAME).exists():
-            text = json.dumps(self.skipped_layers.model_dump(mode="json"), indent=2) + "\n"
-            write_whole(folder / FILE_NAME, text.encode())
+        text = json.dumps(self.skipped_layers.model_dump(mode="json"), indent=2) + "\n"
+        write_whole(folder / FILE_NAME, text.encode())
 
     def pool(self, drafting: Drafting) -> Pool:
         """See `Drafter.pool`.
@@ -98,7 +97,9 @@ class LayerSkip(Drafter):
         return ModelPool(forward, drafting.cache, self.gamma, views=[], read_share=share)
 
     def _known(self, model: PreTrainedModel, folder: Path) -> SkippedLayers | None:
-        """The set, if there is one: a session before this one had it, or the config says it."""
+        """The set, if there is one: the config says it, or where it stands, or a session before this one had it."""
+        if self.skipped_layers is not None:
+            return self.skipped_layers
         if (folder / FILE_NAME).exists():
             return _read(folder / FILE_NAME, "skipped_layers", model)
         key = "skipped_layers_file"
@@ -108,7 +109,7 @@ class LayerSkip(Drafter):
             except UserError as error:
                 raise UserError(f"{key}: {error}") from None
             return _read(path, key, model)
-        return self.skipped_layers
+        return None
 
 
 def _read(path: Path, key: str, model: PreTrainedModel) -> SkippedLayers:
