@@ -77,8 +77,8 @@ MODELS = {
     "Qwen2.5-7B-Instruct": Model("Qwen/Qwen2.5-7B-Instruct"),
     # It would think through all of its new tokens and give no answer.
     "Qwen3-8B": Model("Qwen/Qwen3-8B", chat_template_kwargs={"enable_thinking": False}),
-    # For CPUs: few tokens, no row that does not pay, and a cache that is compressed even beside short prompts. FAFO's
-    # opponents have what was measured to be fastest there: as few guesses, or else the planner.
+    # For CPUs: few tokens, no row that does not pay, and a cache that is compressed even beside short prompts. What
+    # verifies guesses that cost nothing has as many as were measured to be fastest there, or the planner.
     "SmolLM2-135M-Instruct": Model(
         "models/SmolLM2-135M-Instruct",
         dtype="float32",

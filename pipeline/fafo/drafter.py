@@ -1,5 +1,6 @@
 """Other ways to guess than FAFO's pool and window: what they share, and guessing with the model itself."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ class Drafting:
     compile: bool
 
 
-class Drafter:
+class Drafter(ABC):
     """Settings of one way to guess. What it guesses is verified as all guesses are, so it never changes the output.
 
     A subclass is a small frozen dataclass of hyperparameters, whose names are the config keys, in the folder of its
@@ -38,18 +39,18 @@ class Drafter:
     uses_views: ClassVar[bool] = False  # whether it runs the model on what the selector chooses of the cache
 
     @property
+    @abstractmethod
     def n_rows(self) -> int:
         """Most guess rows of a step."""
-        raise NotImplementedError
 
     @property
     def depth(self) -> int:
         """Most tokens of a guess."""
         return self.n_rows
 
+    @abstractmethod
     def pool(self, drafting: Drafting) -> Pool:
         """What guesses during one generation, with nothing known yet."""
-        raise NotImplementedError
 
     def prepare(self, model: PreTrainedModel, prompts: Callable[[], Sequence[list[int]]], folder: Path) -> Self:
         """The same settings with all that has to be found out before decoding starts; by default nothing has.

@@ -97,19 +97,19 @@ class LayerSkip(Drafter):
         return ModelPool(forward, drafting.cache, self.gamma, views=[], read_share=share)
 
     def _known(self, model: PreTrainedModel, folder: Path) -> SkippedLayers | None:
-        """The set, if there is one: the config says it, or where it stands, or a session before this one had it."""
+        """The set, if there is one: the config has it, a session before this one had it, or a named file has it."""
         if self.skipped_layers is not None:
             return self.skipped_layers
         if (folder / FILE_NAME).exists():
             return _read(folder / FILE_NAME, "skipped_layers", model)
+        if self.skipped_layers_file is None:
+            return None
         key = "skipped_layers_file"
-        if self.skipped_layers_file is not None:
-            try:
-                path = from_root(self.skipped_layers_file)
-            except UserError as error:
-                raise UserError(f"{key}: {error}") from None
-            return _read(path, key, model)
-        return None
+        try:
+            path = from_root(self.skipped_layers_file)
+        except UserError as error:
+            raise UserError(f"{key}: {error}") from None
+        return _read(path, key, model)
 
 
 def _read(path: Path, key: str, model: PreTrainedModel) -> SkippedLayers:

@@ -73,7 +73,7 @@ def by_fafo(loaded: LoadedModel, prompt: list[int], n_new: int, **settings: Any)
 
 METHODS: dict[str, Method] = {
     REFERENCE: by_transformers,
-    **{f"prompt-lookup-{n}": partial(by_transformers, prompt_lookup_num_tokens=n) for n in (3, 10)},
+    **{f"prompt-lookup-{n}": partial(by_transformers, prompt_lookup_num_tokens=n) for n in (3, 7, 10)},
     "plain": by_fafo,
     "auto": partial(by_fafo, **AUTO),
     "plain-compiled": partial(by_fafo, compile=True),
@@ -81,13 +81,13 @@ METHODS: dict[str, Method] = {
     "lru-5-15-15": partial(by_fafo, level=5, window=15, num_guesses=15),
     "lru-4-7-7": partial(by_fafo, level=4, window=7, num_guesses=7),
     "lru-5-15-15-auto": partial(by_fafo, level=5, window=15, num_guesses=15, planner="auto"),
-    "prompt-lookup-7": partial(by_transformers, prompt_lookup_num_tokens=7),
     **{f"our-prompt-lookup-{n}": partial(by_fafo, drafter=PromptLookup(n)) for n in (3, 7, 10)},
     "our-prompt-lookup-10-auto": partial(by_fafo, drafter=PromptLookup(10), planner="auto"),
     **{f"token-recycling-{n}": partial(by_fafo, drafter=TokenRecycling(n_tree_rows=n)) for n in (7, 15, 80)},
     "token-recycling-80-auto": partial(by_fafo, drafter=TokenRecycling(n_tree_rows=80), planner="auto"),
     **{f"selfspec-kv-{n}": partial(by_fafo, drafter=CompressedDraft(gamma=n)) for n in (2, 3, 4)},
 }
+DEFAULT = (REFERENCE, "prompt-lookup-3", "prompt-lookup-10", "plain", "auto", "plain-compiled", "auto-compiled")
 
 
 def main() -> None:
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--prompts", action="append", default=[], metavar="NAME=FILE", help="a dataset of your own")
     parser.add_argument("--per-dataset", type=positive, default=20, help="prompts of each dataset, from the first")
     parser.add_argument("--new-tokens", type=positive, default=256, help="most tokens to generate")
-    parser.add_argument("--methods", default=",".join(list(METHODS)[:7]), help=f"of {', '.join(METHODS)}")
+    parser.add_argument("--methods", default=",".join(DEFAULT), help=f"of {', '.join(METHODS)}")
     parser.add_argument("--results", type=Path, required=True, help="a JSONL file, appended to")
     args = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
